@@ -2,6 +2,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+# `make V=1` shows each command; without it targets say what takes long.
+ifneq ($(V),1)
+.SILENT:
+endif
 
 # The newest supported interpreter on the PATH, unless PYTHON names one.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
@@ -35,8 +39,13 @@ SOAK_ARGS ?=
 UPGRADE ?= --upgrade
 
 .PHONY: help
-help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## Print this list (V=1 before a target shows its commands)
+	@awk -F ':.*## ' '/^# --- /{gsub(/^# --- | -+$$/, ""); print "\n" $$0} \
+	  /^[a-z-]+:.*## /{line = sprintf("  %-17s", $$1); many = split($$2, words, " "); \
+	    for (at = 1; at <= many; at++) { \
+	      if (length(line) + length(words[at]) > 78) { print line; line = sprintf("%19s", "") } \
+	      line = line " " words[at] } \
+	    print line}' $(MAKEFILE_LIST)
 
 # --- installation -----------------------------------------------------------------------------
 
@@ -163,7 +172,7 @@ licences: $(VENV)/.dev $(VENV)/.spark $(VENV)/.browser build/.plugin ## Write do
 minio: $(VENV)/.dev ## Build real MinIO from its Go module into the user's cache, once (Go 1.24)
 	$(BIN)/python -m tests.harness.minio minio
 
-# --- use --------------------------------------------------------------------------------------
+# --- try it --------------------------------------------------------------------------------------
 
 .PHONY: demo
 demo: $(VENV)/.runtime ## Ship a Kafka log, lose the local copy, read every batch back (LOG_DIR=... for your own)
@@ -226,7 +235,7 @@ OVER_MINIO = TEST_S3=minio $(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-minio
 test-minio: minio ## Run the quick tests of RSM over real MinIO (Go 1.24)
-	$(OVER_MINIO) -m "not deep and not long" tests/minio tests/contract/test_rsm_*.py \
+	$(OVER_MINIO) -m "not deep and not long" tests/minio tests/contract/test_rsm_*.py tests/behaviour/test_cli_store.py \
 	  --ignore tests/contract/test_rsm_over_grpc.py \
 	  --deselect tests/contract/test_rsm_in_process.py::TestOverFilesystem \
 	  --deselect "$(PROBE_WITHOUT_CRC)"
@@ -255,7 +264,7 @@ test-console: $(VENV)/.browser ## Test the console in a real browser (Chromium)
 
 .PHONY: console-pictures
 console-pictures: ## Take the pictures of docs/run/console.md, as `make test-console` does into build/console/
-	TEST_PICTURES=$(CURDIR)/docs $(MAKE) test-console PYTEST_ARGS="-k 'topics or click'"
+	TEST_PICTURES=$(CURDIR)/docs/pictures $(MAKE) test-console PYTEST_ARGS="-k 'topics or click'"
 
 .PHONY: test-alerts
 test-alerts: $(VENV)/.dev ## Fire each alert by a fault and see it clear, with real Prometheus (ALERT_ARGS="--silent-minutes 20": no fault)
@@ -293,10 +302,10 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/reference/config.md, metrics.md and roles.md, the promised fields of JSON, the chart's schema and its README from their sources
-	$(BIN)/python -m tools.reference config > docs/reference/config.md.new && mv docs/reference/config.md.new docs/reference/config.md
-	$(BIN)/python -m tools.reference metrics > docs/reference/metrics.md.new && mv docs/reference/metrics.md.new docs/reference/metrics.md
-	$(BIN)/python -m tools.reference roles > docs/reference/roles.md.new && mv docs/reference/roles.md.new docs/reference/roles.md
+docs: $(VENV)/.dev ## Write config.md, metrics.md, roles.md and commands.md of docs/reference, the promised fields of JSON, the chart's schema and its README from their sources
+	for page in config metrics roles commands; do \
+	  $(BIN)/python -m tools.reference $$page > docs/reference/$$page.md.new && mv docs/reference/$$page.md.new docs/reference/$$page.md; \
+	done
 	$(BIN)/python -m tools.printed.page
 	$(BIN)/python -m tools.chart_reference
 
@@ -317,7 +326,7 @@ site: $(SITE_VENV)/.installed ## Build docs/ as a site into build/site/; a link 
 check: lint types test ## Everything that must be green before a commit
 
 .PHONY: shape
-shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what each role's import reaches
+shape: $(VENV)/.dev ## Count lines, settings, RPCs and modules against their budgets, and name broken rules
 	$(BIN)/python -m tools.shape
 
 .PHONY: bench

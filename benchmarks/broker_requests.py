@@ -43,7 +43,7 @@ _MARKER = "/.sediment"
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """What one consumer of all segments asked for.
 
     Attributes:
@@ -85,7 +85,7 @@ def run() -> Result:
     )
 
 
-def _asked(side: str) -> Asked:
+def _asked(side: str) -> Requested:
     with _broker_behind_proxy(side) as (broker, proxy, rlmm), Consumer() as consumer:
         produce(CASE, {side: broker})
         ends = wait_until_gone(broker, CASE.topic(side))
@@ -95,7 +95,7 @@ def _asked(side: str) -> Asked:
             broker.bootstrap_servers, CASE.topic(side).name, CASE.isolation, ends
         )
         requests = _settled(proxy)
-        return Asked(
+        return Requested(
             size,
             sum(each.size_bytes for each in requests if each.method == "GET"),
             Counter(_kind(each) for each in requests),

@@ -63,7 +63,7 @@ def _expired_topic(services: Deployment) -> str:
     store_rows(services.stack.credentials.database_url, many)
     store_objects(services.s3_client(), services.bucket, many.keys())
     settings = {"retention.ms": "1", "sediment.retention.owner": "sweep"}
-    services.rlmm.put_topic_config(many.topic_id, settings)
+    services.rlmm.put_topic_config(many.topic_id, settings, now=True)
     return topic
 
 

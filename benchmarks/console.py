@@ -15,8 +15,9 @@ from benchmarks.measure import ROUNDS, Result, Side, tree_cpu_seconds
 from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import Layout
 from services.api.ids import uuid_to_text
-from services.local.process import LOOPBACK, ChildProcess, free_ports
+from services.local.process import LOOPBACK, ChildProcess
 from services.local.stack import own_environment
+from tests.harness.local_servers import free_ports
 
 LARGE = 200_000
 LAYOUT = Layout(6_300, 381, large_segments=LARGE)

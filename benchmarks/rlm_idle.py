@@ -31,10 +31,8 @@ INTERVAL_S = float(RlmSettings.model_fields["remote_log_manager_task_interval_ms
 ROUND_S = 3 * INTERVAL_S
 TEN_YEARS_MS = 10 * 365 * 24 * 60 * 60 * 1000
 _WARM_UP_S = 1_800.0
-_LAST_SUCCESS = (
-    "sediment_rlm_seconds_since_last_success",
-    "sediment_rlm_expiration_seconds_since_last_success",
-)
+_LAST_SUCCESS = "sediment_rlm_seconds_since_last_success"
+_POOLS = ("copier", "expiration")
 
 
 def run() -> Result:
@@ -98,7 +96,7 @@ def _keep_for_ten_years(rlmm_address: str) -> None:
     with open_channel(rlmm_address, PLAINTEXT) as channel:
         client = RemoteLogMetadataManagerClient(channel, rlmm_address)
         for topic_id in topic_ids:
-            client.put_topic_config(topic_id, {"retention.ms": str(TEN_YEARS_MS)})
+            client.put_topic_config(topic_id, {"retention.ms": str(TEN_YEARS_MS)}, now=True)
 
 
 @contextmanager
@@ -117,7 +115,7 @@ def _wait_until_all_rest(metrics_address: str) -> None:
     """Wait until each partition has had a good pass of each kind."""
     due_s, started_s = time.monotonic() + _WARM_UP_S, time.monotonic()
     with Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("first passes", total=len(_LAST_SUCCESS) * LAYOUT.partitions)
+        bar = progress.add_task("first passes", total=len(_POOLS) * LAYOUT.partitions)
         while time.monotonic() < due_s:
             Event().wait(5.0)
             running_s = time.monotonic() - started_s
@@ -125,7 +123,7 @@ def _wait_until_all_rest(metrics_address: str) -> None:
             # The age without any good pass is that of the process, except for its start.
             done = sum(age_s < running_s - 5.0 for age_s in ages_s)
             progress.update(bar, completed=done)
-            if done == len(_LAST_SUCCESS) * LAYOUT.partitions:
+            if done == len(_POOLS) * LAYOUT.partitions:
                 return
     raise RuntimeError(f"not all partitions had a good pass within {_WARM_UP_S:.0f} s")
 
@@ -134,8 +132,9 @@ def _ages_s(metrics_address: str) -> Iterator[float]:
     with urlopen(f"http://{metrics_address}/metrics", timeout=30) as answer:
         page = str(answer.read(), "utf-8")
     for family in text_string_to_metric_families(page):
-        if family.name in _LAST_SUCCESS:
-            yield from (sample.value for sample in family.samples)
+        for sample in family.samples if family.name == _LAST_SUCCESS else ():
+            if sample.labels["pool"] in _POOLS and sample.labels["topic"]:
+                yield sample.value
 
 
 def _measured(pids: dict[str, int]) -> tuple[Side, dict[str, list[float]]]:

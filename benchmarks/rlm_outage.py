@@ -73,7 +73,7 @@ def _folders(log_dir: Path) -> list[Path]:
 
 
 def _lag_segments(services: Deployment) -> int:
-    return sum(found.pending_segments for found in all_descriptions(services.rlm))
+    return sum(found.lag_segments for found in all_descriptions(services.rlm))
 
 
 def _copied(services: Deployment) -> int:

@@ -19,7 +19,7 @@ def run() -> Result:
         log_dir = Path(name) / "log"
         make_log_dir(log_dir, PARTITIONS, 1, SEGMENT_BYTES)
         with deployed([log_dir]) as services:
-            while any(d.pending_segments for d in all_descriptions(services.rlm)):
+            while any(d.lag_segments for d in all_descriptions(services.rlm)):
                 Event().wait(0.5)
             peaks = {name: peak_rss_bytes(pid) for name, pid in services.pids.items()}
     largest = max(peaks.values()) / MIB

@@ -68,7 +68,7 @@ def _expired(services: Deployment, name: str, topics: int, segments: int) -> lis
         made = make_segments(topic, partitions, segments // topics // partitions)
         store_rows(services.stack.credentials.database_url, made)
         settings = {"retention.ms": "1", "sediment.retention.owner": "sweep"}
-        services.rlmm.put_topic_config(made.topic_id, settings)
+        services.rlmm.put_topic_config(made.topic_id, settings, now=True)
     return names
 
 

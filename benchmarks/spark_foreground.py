@@ -112,7 +112,7 @@ def _during_a_sweep(services: Deployment, lookups: Lookups, directory: Path) -> 
     store_rows(services.stack.credentials.database_url, many)
     store_objects(services.s3_client(), services.bucket, many.keys())
     settings = {"retention.ms": "1", "sediment.retention.owner": "sweep"}
-    services.rlmm.put_topic_config(many.topic_id, settings)
+    services.rlmm.put_topic_config(many.topic_id, settings, now=True)
     endpoints = services.stack.endpoints
     argv = ["nice", "-n", str(NICENESS), sys.executable, "-m", "spark_jobs.main", "retention"]
     argv += ["--engine", "spark", "--master", MASTER, "--apply", "--topic", topic]

@@ -143,7 +143,7 @@ def _count_in_broker(spark: SparkSession, broker: KafkaBroker, topic: str) -> in
 def _count(spark: SparkSession, services: Deployment, tp: TopicIdPartition) -> int:
     endpoints = services.stack.endpoints
     reader = spark.read.format("sediment-records").option("rsm", endpoints.rsm)
-    return reader.option("rlmm", endpoints.rlmm).option("topic", tp.topic).load().count()
+    return reader.option("rlmm", endpoints.rlmm).option("subscribe", tp.topic).load().count()
 
 
 def _per_cpu_second(

@@ -25,7 +25,7 @@ def ship(
     """Ship a Kafka log, lose it locally, read every batch back.
 
     On servers of its own that end with it, over links: the log itself is only read. Exit code 0:
-    all of it came back as it was. 1: some of it was held back or did not, and is named. 2: the log
+    all of it came back as it was. 1: some of it is blocked or did not, and is named. 2: the log
     directory cannot be used. 3: the demo failed.
     """
     from demos.ship import run

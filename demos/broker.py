@@ -11,22 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from rich.console import RenderableType
-
-from demos.broker_report import DemoBrokerReport, Reading, live_picture, uncopied_segments
+from demos.broker_report import DemoBrokerReport, Reading, lagging_segments, live_picture
 from demos.kafka import IN_A_HURRY, NEEDED_BYTES
 from demos.kafka_broker import KafkaBroker
 from demos.kafka_client import Cluster, Record, Topic
 from demos.kafka_report import picture
 from demos.needs import require_broker
 from demos.records import READ_UNCOMMITTED, Sent, content_differences, produce
-from demos.stage import check_room, scratch_directory
+from demos.stage import begin_step, check_room, scratch_directory
 from demos.tier import TieredPartition, View, Watch, folder_of, timed
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import RecordSource, RemoteLogManager
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
-from services.cli.connections import connected_rlm, connected_rlmm
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, say, stdout_console
+from services.cli.connections import Call
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_tables, say
 from services.client.records import decoded
 from services.local.stack import BUCKET, EmbeddedStack, ServiceProcess
 from services.rlm.kafka_log.partition_dir import list_segments
@@ -93,8 +91,8 @@ def running_stage(kafka: Path, report: DemoBrokerReport, output: Format) -> Iter
             )
             with (
                 stack,
-                connected_rlm(stack.endpoints.rlm, None) as rlm,
-                connected_rlmm(stack.endpoints.rlmm, None) as rlmm,
+                Call(rlm=stack.endpoints.rlm).rlm_client() as rlm,
+                Call(rlmm=stack.endpoints.rlmm).rlmm_client() as rlmm,
             ):
                 say(f"all of it runs after {time.monotonic() - started:.0f} s")
                 cluster = Cluster(broker.bootstrap_servers)
@@ -131,7 +129,7 @@ _PAUSE_S = 0.03
 _AWAY_BYTES = LOCAL_RETENTION_BYTES // 3
 
 # The broker would lose data by deleting it before it is copied. A transaction comes on top of this.
-_MOST_UNCOPIED_BYTES = LOCAL_RETENTION_BYTES * 2 // 3
+_MOST_LAG_BYTES = LOCAL_RETENTION_BYTES * 2 // 3
 _STUCK = "segments do not get from the disk into the tier"
 
 
@@ -142,25 +140,27 @@ def perform(stage: Stage) -> None:
         CommandError: there is no more progress.
         KafkaException, KafkaClientError: the broker fails a client's request.
     """
-    say("\n1. A producer writes; the broker keeps little, the tier keeps all")
+    begin_step("1. A producer writes; the broker keeps little, the tier keeps all")
     sent = _write(stage, _BATCHES, _SEED, lambda *_: None)
 
-    say("\n2. RLM reads all of it, from the tier and from the broker's disk")
+    begin_step("2. RLM reads all of it, from the tier and from the broker's disk")
     _read(stage, sent, "written")
 
-    say("\n3. The broker is restarted, RLM is killed while the producer writes on, and comes back")
+    begin_step(
+        "3. The broker is restarted, RLM is killed while the producer writes on, and comes back"
+    )
     timed("the broker is back", stage.broker.restart)
     stage.report.broker_restarts += 1
     away = _KilledRlm(stage)
     sent += _write(stage, _BATCHES_WHILE_AWAY, _SEED_WHILE_AWAY, away.play)
 
-    say("\n4. RLM reads all of it again")
+    begin_step("4. RLM reads all of it again")
     _read(stage, sent, "after a restart and a kill")
-    view = stage.partition.look()
+    view = stage.partition.view()
     stage.report.segments = view.segments
     stage.report.is_each_segment_stored = view.is_each_finished_segment_stored
     if stage.output is Format.TABLE:
-        stdout_console().print(picture(view.segments))
+        print_tables(picture(view.segments))
 
 
 class _KilledRlm:
@@ -173,14 +173,14 @@ class _KilledRlm:
 
     def play(self, view: View, is_written: bool) -> None:
         process = self._stage.rlm_process
-        waiting_bytes = sum(segment.size_bytes for segment in uncopied_segments(view))
+        lag_bytes = sum(segment.size_bytes for segment in lagging_segments(view))
         if not self._is_away and not self._is_done:
             process.kill()
             self._is_away = True
             self._stage.report.rlm_kills += 1
             say("   RLM is killed (SIGKILL)")
-        elif self._is_away and (is_written or waiting_bytes >= _AWAY_BYTES):
-            say(f"   {size_text(waiting_bytes)} wait for RLM; it is started again")
+        elif self._is_away and (is_written or lag_bytes >= _AWAY_BYTES):
+            say(f"   {size_text(lag_bytes)} lag behind; RLM is started again")
             process.start()
             self._is_away, self._is_done = False, True
 
@@ -194,23 +194,23 @@ def _write(
     started, report, ending = time.monotonic(), stage.report, Event()
     copied_through_offset = -1  # at the last view: a view may wait for the services
 
-    def goes_on() -> bool:
-        """Wait while the tier is so far behind that the broker would soon delete uncopied data.
+    def continues() -> bool:
+        """Wait while the tier is so far behind that the broker would soon delete what is not in it.
 
         Reads only the broker's disk, because the services may be the slow part.
         """
         while not ending.wait(_PAUSE_S):
             disk = list_segments(stage.partition.folder)
-            uncopied = [s for s in disk if s.base_offset > copied_through_offset]
-            if sum(segment.size_bytes for segment in uncopied) <= _MOST_UNCOPIED_BYTES:
+            lagging = [s for s in disk if s.base_offset > copied_through_offset]
+            if sum(segment.size_bytes for segment in lagging) <= _MOST_LAG_BYTES:
                 return True
         return False
 
-    def draw(view: View) -> RenderableType:
+    def draw(view: View) -> list[str]:
         return live_picture(view, "runs" if stage.rlm_process.process.is_running() else "is away")
 
     with ThreadPoolExecutor(1) as pool:
-        producing = pool.submit(produce, stage.cluster, TOPIC, batches, seed, goes_on)
+        producing = pool.submit(produce, stage.cluster, TOPIC, batches, seed, continues)
         try:
             with closing(stage.watch.looks(_STUCK, draw)) as looks:
                 for view in looks:
@@ -228,8 +228,8 @@ def _write(
     report.produced_bytes += sum(record.size_bytes for record in sent)
     say(
         f"   {len(sent):,} records of every codec, a transaction committed, one aborted; "
-        f"{size_text(sum(s.size_bytes for s in view.disk))} are on the disk, from offset "
-        f"{view.local_log_start_offset}, {size_text(view.tier_bytes)} in the tier, from offset "
+        f"{size_text(sum(s.size_bytes for s in view.disk))} are on the disk, local log start "
+        f"{view.local_log_start_offset}, {size_text(view.tier_bytes)} in the tier, log start "
         f"{view.finished[0].start_offset}; {len(view.left_the_disk)} of {len(view.segments)} "
         f"segments have left the disk: {time.monotonic() - started:.0f} s"
     )
@@ -242,7 +242,7 @@ def _is_settled(view: View, producing: "Future[list[Sent]]") -> bool:
     """
     local_bytes = sum(segment.size_bytes for segment in view.disk)
     nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
-    return producing.done() and not uncopied_segments(view) and nothing_due
+    return producing.done() and not lagging_segments(view) and nothing_due
 
 
 def _is_readable(stage: Stage) -> bool:
@@ -256,7 +256,7 @@ def _is_readable(stage: Stage) -> bool:
 def _read(stage: Stage, sent: Sequence[Sent], when: str) -> None:
     """Read from offset 0 to the end through RLM, and compare."""
     stage.watch.until(lambda: _is_readable(stage), "RLM does not see all of the log")
-    local_start = stage.partition.look().local_log_start_offset
+    local_start = stage.partition.view().local_log_start_offset
     started = time.monotonic()
     got: list[tuple[int, Record]] = []
     from_tier = misplaced = 0

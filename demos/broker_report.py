@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from demos.kafka_report import picture, segment_as_json
+from demos.kafka_report import picture_lines, segment_as_json
 from demos.tier import Segment, View
 from services.cli.output import EXIT_PARTIAL
-from services.views.texts import size_text
+from services.cli.tables import table_lines
+from services.common.quantities import counted
+from services.views.texts import size_text, sized
 
 _SHOWN_FAILURES = 5
 _SHOWN_SEGMENTS = 14
@@ -91,8 +89,8 @@ def summary(report: DemoBrokerReport) -> list[str]:
     different = report.different_records
     equal = "all equal" if not different else f"{different:,} DIFFERENT"
     lines = [
-        f"{report.records:,} records, {equal} in {len(report.readings)} readings; "
-        f"{report.left_the_disk} of {len(report.segments)} segments left the disk, "
+        f"{report.records:,} records, {equal} in {counted(len(report.readings), 'reading')}; "
+        f"{report.left_the_disk} of {counted(len(report.segments), 'segment')} left the disk, "
         f"{'none' if not report.lost_offsets else 'SOME'} before it was in the tier; RLM killed "
         f"{report.rlm_kills} x, the broker restarted {report.broker_restarts} x; "
         f"{report.seconds:.0f} s in all"
@@ -103,23 +101,23 @@ def summary(report: DemoBrokerReport) -> list[str]:
     return lines
 
 
-def live_picture(view: View, rlm: str) -> Group:
+def live_picture(view: View, rlm: str) -> list[str]:
     """Draw the youngest segments and the totals; `rlm` is the present activity of RLM."""
-    disk_bytes = sum(segment.size_bytes for segment in view.disk)
-    uncopied = uncopied_segments(view)
-    table = Table.grid(padding=(0, 2))
-    tier = f"{size_text(view.tier_bytes)}, {len(view.objects)} objects"
+    lagging = lagging_segments(view)
+    objects = counted(len(view.objects), "object")
     tier_start = view.finished[0].start_offset if view.finished else "-"
-    lag_bytes = sum(segment.size_bytes for segment in uncopied)
-    lag = f"{len(uncopied)} segments, {size_text(lag_bytes)}"
-    disk, disk_start = size_text(disk_bytes), str(view.local_log_start_offset)
-    table.add_row("on the broker's disk", disk, "from offset", disk_start)
-    table.add_row("in the tier", tier, "from offset", str(tier_start))
-    table.add_row("rolled, not in the tier yet", lag, "RLM", rlm)
-    return Group(picture(view.segments[-_SHOWN_SEGMENTS:]), Text(), table)
+    disk_bytes, lag_bytes = (sum(s.size_bytes for s in part) for part in (view.disk, lagging))
+    start = str(view.local_log_start_offset)
+    totals = [
+        ("local log", size_text(disk_bytes), "local log start", start),
+        ("tier", f"{objects} ({size_text(view.tier_bytes)})", "log start", str(tier_start)),
+        ("lag", sized(len(lagging), lag_bytes), "RLM", rlm),
+    ]
+    lines = picture_lines(view.segments[-_SHOWN_SEGMENTS:])
+    return [*lines, "", *table_lines(("", "", "", ""), totals)]
 
 
-def uncopied_segments(view: View) -> list[Segment]:
+def lagging_segments(view: View) -> list[Segment]:
     """Return the rolled segments that are not finished in the tier."""
     return [s for s in view.segments if s.last_offset is not None and not s.in_tier]
 

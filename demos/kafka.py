@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Message
-from rich.console import Group
-from rich.text import Text
 
 from demos.kafka_broker import KafkaBroker, plugin_settings
 from demos.kafka_client import Cluster, Topic
-from demos.kafka_report import DemoKafkaReport, Reading, SegmentRead, picture
+from demos.kafka_report import DemoKafkaReport, Reading, SegmentRead, picture, picture_lines
 from demos.needs import require_needs
 from demos.records import READ_COMMITTED, READ_UNCOMMITTED, Sent, differences, produce
-from demos.stage import check_room, scratch_directory
+from demos.stage import begin_step, check_room, scratch_directory
 from demos.tier import Segment, TieredPartition, View, Watch, folder_of, timed
-from services.cli.connections import connected_rlmm
-from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, say, stdout_console
+from services.cli.connections import Call
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_tables, say
+from services.common.quantities import counted
 from services.local.stack import BUCKET, EmbeddedStack
 from services.views.texts import size_text
 
@@ -81,7 +80,7 @@ def running_stage(
         check_room(NEEDED_BYTES, shutil.disk_usage(scratch).free, scratch)
         say("starting PostgreSQL, an S3 server, RSM and RLMM ...")
         stack = EmbeddedStack(scratch / "data", with_rlm=False)
-        with stack, connected_rlmm(stack.endpoints.rlmm, None) as rlmm:
+        with stack, Call(rlmm=stack.endpoints.rlmm).rlmm_client() as rlmm:
             endpoints = stack.endpoints
             say(f"they run after {time.monotonic() - started:.0f} s; now Kafka with the plugin ...")
             settings = plugin_settings(plugin, endpoints.rsm, endpoints.rlmm)
@@ -108,28 +107,28 @@ def perform(stage: Stage) -> None:
         CommandError: there is no more progress.
         KafkaException, KafkaClientError: the broker fails a client's request.
     """
-    say("\n1. A producer writes, and what is rolled goes to the tier")
+    begin_step("1. A producer writes, and what is rolled goes to the tier")
     sent = _offload(stage)
 
-    say("\n2. A consumer reads all of it, from the tier and from the disk")
-    view = stage.partition.look()
+    begin_step("2. A consumer reads all of it, from the tier and from the disk")
+    view = stage.partition.view()
     # Read from the disk alone first: later an ending call of RSM might be counted with it.
     _read(stage, sent, "disk only", READ_UNCOMMITTED, view.local_log_start_offset)
     first = _read(stage, sent, "offloaded", READ_UNCOMMITTED)
     _read(stage, sent, "offloaded", READ_COMMITTED, may_be_held=True)
     _show_picture(stage, view.segments, first.segments)
 
-    say("\n3. The broker is restarted, and the consumer reads again")
+    begin_step("3. The broker is restarted, and the consumer reads again")
     timed("restarted", stage.broker.restart)
     _read(stage, sent, "restarted", READ_UNCOMMITTED)
     _read(stage, sent, "restarted", READ_COMMITTED, may_be_held=True)
 
-    say("\n4. Retention takes the oldest segment")
+    begin_step("4. Retention takes the oldest segment")
     log_start_offset = _expire(stage)
     kept = [record for record in sent if record.offset >= log_start_offset]
     _read(stage, kept, "expired", READ_UNCOMMITTED, may_be_held=True)
 
-    say("\n5. The topic is deleted")
+    begin_step("5. The topic is deleted")
     _delete(stage)
 
 
@@ -159,9 +158,12 @@ def _offload(stage: Stage) -> list[Sent]:
     return sent
 
 
-def _draw(view: View) -> Group:
-    counts = f"{len(view.rows)} segments in RLMM, {len(view.objects)} objects"
-    return Group(picture(view.segments), Text(counts))
+def _draw(view: View) -> list[str]:
+    objects = counted(len(view.objects), "object")
+    return [
+        *picture_lines(view.segments),
+        f"{counted(len(view.rows), 'segment')} in RLMM, {objects}",
+    ]
 
 
 def _is_settled(view: View) -> bool:
@@ -184,7 +186,7 @@ def _read(
     may_be_held: bool = False,
 ) -> Reading:
     """Read from `offset`, by default from the beginning, to the end, and compare."""
-    segments, before = stage.partition.look().segments, stage.partition.fetches()
+    segments, before = stage.partition.view().segments, stage.partition.fetches()
     expected = [record for record in sent if offset is None or record.offset >= offset]
     started = time.monotonic()
     where = {} if offset is None else {"offset": offset}
@@ -237,22 +239,25 @@ def _consume(
 
 def _expire(stage: Stage) -> int:
     """Set retention.bytes so that the oldest segment expires; return the resulting log start."""
-    before = stage.partition.look()
+    before = stage.partition.view()
     oldest, following = before.finished[:2]
     total = sum(segment.size_bytes for segment in before.segments)
     # Kafka deletes only whole segments: this excess is the oldest one and half of the next.
     too_much = oldest.segment_size_in_bytes + following.segment_size_in_bytes // 2
+    topic_id = stage.partition.name.topic_id
+    stage.partition.rlmm.put_topic_config(topic_id, {"sediment.delete.grace.ms": "0"})
+    say("   sediment.delete.grace.ms=0: the tier keeps nothing that the broker deletes")
     started = time.monotonic()
     stage.cluster.configure(TOPIC.name, retention_bytes=str(total - too_much))
 
     def expired() -> bool:
-        view = stage.partition.look()
+        view = stage.partition.view()
         # By its id: its row has changed by the time the deletion begins.
         rows = {row.remote_log_segment_id for row in view.rows}
         return oldest.remote_log_segment_id not in rows and not view.objects_of(oldest)
 
     stage.watch.until(expired, "the oldest segment does not expire")
-    after = stage.partition.look()
+    after = stage.partition.view()
     gone = [segment for segment in before.segments if segment not in after.segments]
     stage.report.expired = gone
     only_the_oldest = [segment.first_offset for segment in gone] == [oldest.start_offset]
@@ -283,7 +288,7 @@ def _delete(stage: Stage) -> None:
 
 def _show_picture(stage: Stage, segments: Sequence[Segment], reads: Sequence[SegmentRead]) -> None:
     if stage.output is Format.TABLE:
-        stdout_console().print(picture(segments, reads))
+        print_tables(picture(segments, reads))
 
 
 _ENDED_BY_SIGTERM = 128 + signal.SIGTERM

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from services.common.client_security import PLAINTEXT, ClientSecurity
-from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.process import LOOPBACK, ChildProcess, ServerProcess, last_error
 
 MINIMUM_JAVA = 17
 
@@ -63,6 +62,7 @@ def plugin_settings(
         f"{storage}.class.name": f"{_PACKAGE}.SedimentRemoteStorageManager",
         f"{storage}.class.path": str(jar),
         "rsm.config.endpoint": rsm_address,
+        "rsm.config.rlmm.endpoint": rlmm_address,
         **_connection_settings("rsm.config", security),
         f"{metadata}.class.name": f"{_PACKAGE}.SedimentRemoteLogMetadataManager",
         f"{metadata}.class.path": str(jar),
@@ -84,9 +84,7 @@ def _connection_settings(prefix: str, security: ClientSecurity) -> dict[str, str
 
 NODE_ID = 1
 _FORMAT_TIMEOUT_S = 120.0
-_START_TIMEOUT_MS = 120_000
 _STOP_TIMEOUT_S = 60.0
-_LOG_TAIL_CHARACTERS = 4096
 
 SMALL_JVM = (
     "-Xms64m",
@@ -175,7 +173,7 @@ class Membership:
     controller: str
 
 
-class KafkaBroker:
+class KafkaBroker(ServerProcess):
     """Run one broker in ``directory``, which keeps its state between starts.
 
     * ``log_dirs`` are Kafka's log.dirs, of which ``log_dir`` is the first;
@@ -185,6 +183,8 @@ class KafkaBroker:
       raised. It never outlives this process.
     * Not thread-safe.
     """
+
+    _START_TIMEOUT_MS = 120_000
 
     def __init__(
         self,
@@ -215,19 +215,10 @@ class KafkaBroker:
         self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
         self._jars = jars
         self._listeners = ("PLAINTEXT", *listeners)
+        super().__init__(1 + len(self._listeners))
         self._jvm_options = small_jvm(jars) if jvm_options is None else jvm_options
         self._membership = membership
         self.node_id = membership.node_id if membership else NODE_ID
-        self._process: ChildProcess | None = None
-        self._ports: Sequence[int] = ()
-        self._held_ports: HeldPorts | None = None
-
-    @property
-    def pid(self) -> int:
-        """Return the pid of the broker's process while it runs."""
-        if self._process is None:
-            raise KafkaBrokerError("the broker does not run")
-        return self._process.pid
 
     @property
     def bootstrap_servers(self) -> str:
@@ -255,13 +246,10 @@ class KafkaBroker:
         Raises:
             JavaMissingError: there is no java, or it is too old.
             KafkaBrokerError: the storage could not be formatted.
-            ProcessError: the broker died or did not respond until the deadline; the message ends
-                with the tail of its log.
+            ProcessError: the broker died or did not respond until the deadline; the message has
+                the last error of its log.
         """
-        if self._ports:
-            self._start_on(self._ports)
-        else:
-            self._held_ports = start_on_free_ports(1 + len(self._listeners), self._start_on)
+        super().start()
 
     def stop(self) -> None:
         """Send SIGTERM and wait for a clean shutdown; no effect if the broker was not started.
@@ -275,8 +263,7 @@ class KafkaBroker:
             return
         process.stop(_STOP_TIMEOUT_S)
         if not (self.log_dir / ".kafka_cleanshutdown").is_file():
-            tail = process.log_tail()
-            raise KafkaBrokerError(f"no clean shutdown; the end of {process.log_path}:\n{tail}")
+            raise process.failed(KafkaBrokerError, "did not shut down cleanly")
 
     def kill(self) -> None:
         """Send SIGKILL, like a power failure: the next start recovers the logs."""
@@ -288,10 +275,6 @@ class KafkaBroker:
         """Stop cleanly and start again: each partition gets new leader epochs."""
         self.stop()
         self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
 
     def __exit__(
         self,
@@ -309,29 +292,26 @@ class KafkaBroker:
     def _meta_properties(self) -> Path:
         return self.log_dir / "meta.properties"
 
-    def _start_on(self, ports: Sequence[int]) -> None:
-        self._ports = ports
+    def _program(self) -> ChildProcess:
         command = [find_java(), *self._jvm_options, "-cp", f"{self._jars}/*"]
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._write_properties(*ports)
+        self._write_properties(*self._ports)
         if not self._meta_properties.exists():
             self._format(command)
         command += ["kafka.Kafka", str(self._properties)]
-        self._process = ChildProcess("broker", command, self.directory, os.environ)
-        self._process.start()
-        admin = AdminClient(
+        self._admin = AdminClient(
             {
                 "bootstrap.servers": self.bootstrap_servers,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,  # refused connections are expected until it listens
             }
         )
-        self._process.wait_until_ready(lambda: self._serves(admin), _START_TIMEOUT_MS)
+        return ChildProcess("broker", command, self.directory, os.environ)
 
-    def _serves(self, admin: AdminClient) -> bool:
+    def _is_ready(self) -> bool:
         if self._membership is None:
-            return _has_leaders(admin, self.cluster_id)
-        return _lists(admin, self.node_id, self._ports[-1])
+            return _has_leaders(self._admin, self.cluster_id)
+        return _lists(self._admin, self.node_id, self._ports[-1])
 
     def _addresses(self, ports: Sequence[int]) -> Iterator[tuple[str, str]]:
         for listener, port in zip(self._listeners, ports, strict=True):
@@ -385,8 +365,7 @@ def format_storage(java: Sequence[str], cluster_id: str, properties: Path) -> No
         check=False,
     )
     if done.returncode != 0:
-        tail = done.stdout[-_LOG_TAIL_CHARACTERS:]
-        raise KafkaBrokerError(f"formatting the storage failed:\n{tail}")
+        raise KafkaBrokerError(f"formatting the storage failed: {last_error(done.stdout)}")
 
 
 def _has_leaders(admin: AdminClient, cluster_id: str) -> bool:

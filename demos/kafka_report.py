@@ -4,16 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rich.table import Table
-from rich.text import Text
-
 from demos.tier import OBJECTS_PER_SEGMENT, Segment
-from services.cli.output import EXIT_PARTIAL
+from services.cli.output import EXIT_PARTIAL, Table
+from services.cli.tables import table_lines
+from services.common.quantities import counted
 from services.views.texts import size_text
 
 _BYTES_PER_MIB = 1024 * 1024
-_BAR_WIDTH = 24
-_DISK_STYLE, _TIER_STYLE = "yellow", "cyan"
+_BAR_WIDTH = 16
 _SHOWN_FAILURES = 5
 
 
@@ -143,8 +141,8 @@ def summary(report: DemoKafkaReport) -> list[str]:
     rest = report.left_after_deletion
     deleted = "no object is left" if rest == 0 else f"{rest} ROWS AND OBJECTS ARE LEFT"
     lines = [
-        f"{report.records:,} records, {equal} in {len(report.readings)} readings; "
-        f"{report.left_the_disk} of {len(report.offloaded)} segments left the disk, "
+        f"{report.records:,} records, {equal} in {counted(len(report.readings), 'reading')}; "
+        f"{report.left_the_disk} of {counted(len(report.offloaded), 'segment')} left the disk, "
         f"{'none' if not report.lost_offsets else 'SOME'} before it was in the tier; "
         f"{len(report.expired)} expired, {gone}; topic deleted, {deleted}; "
         f"{report.seconds:.0f} s in all"
@@ -156,35 +154,29 @@ def summary(report: DemoKafkaReport) -> list[str]:
     return lines
 
 
+def picture_lines(segments: Sequence[Segment]) -> list[str]:
+    """Draw a picture without its title, to be drawn again."""
+    _, columns, rows = picture(segments)
+    return table_lines(columns, rows)
+
+
 def picture(segments: Sequence[Segment], reads: Sequence[SegmentRead] = ()) -> Table:
     """Draw a row for each segment: disk, tier, and the sources of the reads."""
     seconds = {read.segment.first_offset: read.seconds for read in reads}
     largest_bytes = max([1, *(segment.size_bytes for segment in segments)])
-    title = "What the disk has and what the tier has"
-    table = Table(title=Text(title, "bold"), title_justify="left")
-    table.add_column("offsets")
-    table.add_column("size", justify="right")
-    table.add_column("disk", min_width=_BAR_WIDTH)
-    table.add_column("tier", min_width=_BAR_WIDTH)
-    if reads:
-        table.add_column("read from")
-        table.add_column("MiB/s", justify="right")
+    rows = []
     for segment in segments:
-        bar = "█" * math.ceil(_BAR_WIDTH * segment.size_bytes / largest_bytes)
+        bar = "#" * math.ceil(_BAR_WIDTH * segment.size_bytes / largest_bytes)
         last = "" if segment.last_offset is None else str(segment.last_offset)
-        cells = [
-            Text(f"{segment.first_offset}-{last}"),
-            Text(size_text(segment.size_bytes)),
-            Text(bar if segment.on_disk else "", _DISK_STYLE),
-            Text(bar if segment.in_tier else "", _TIER_STYLE),
-        ]
+        on_disk, in_tier = (bar if there else "-" for there in (segment.on_disk, segment.in_tier))
+        row = [f"{segment.first_offset}-{last}", size_text(segment.size_bytes), on_disk, in_tier]
         if reads:
             took = seconds.get(segment.first_offset, 0.0)
             source = "disk" if segment.on_disk else "tier"
-            style = _DISK_STYLE if segment.on_disk else _TIER_STYLE
-            cells += [Text(source, style), Text(_rate(segment.size_bytes, took))]
-        table.add_row(*cells)
-    return table
+            row += [source, _rate(segment.size_bytes, took)]
+        rows.append(row)
+    columns = ["offsets", "size", "disk", "tier", *(["read from", "MiB/s"] if reads else [])]
+    return "What the disk has and what the tier has", columns, rows
 
 
 def as_json(report: DemoKafkaReport) -> dict[str, object]:

@@ -84,17 +84,17 @@ class _NotReadBackError(Exception):
     pass
 
 
-def _note_same(expected: _Whole, got: _Whole, reading: Reading) -> None:
-    if got.data != expected.data:
-        raise _NotReadBackError(f"other bytes came back (a batch at {got.base_offset})")
+def _note_same(expected: _Whole, read: _Whole, reading: Reading) -> None:
+    if read.data != expected.data:
+        raise _NotReadBackError(f"other bytes came back (a batch at {read.base_offset})")
     reading.batches += 1
     if reading.first_offset < 0:
-        reading.first_offset = got.base_offset
-    reading.last_offset = got.last_offset
-    if got.source is RecordSource.REMOTE:
-        reading.remote_bytes += len(got.data)
+        reading.first_offset = read.base_offset
+    reading.last_offset = read.last_offset
+    if read.source is RecordSource.REMOTE:
+        reading.remote_bytes += len(read.data)
     else:
-        reading.local_bytes += len(got.data)
+        reading.local_bytes += len(read.data)
 
 
 def _fetch(manager: RemoteLogManager, tp: TopicIdPartition, offset: int) -> list[_Whole]:

@@ -42,7 +42,7 @@ def produce(
     topic: Topic,
     batches: int = BATCHES,
     seed: int = 405,
-    goes_on: Callable[[], bool] = lambda: True,
+    continues: Callable[[], bool] = lambda: True,
 ) -> list[Sent]:
     """Write keyed records into partition 0 and return them by offset.
 
@@ -50,7 +50,7 @@ def produce(
     the batches.
 
     Args:
-        goes_on: called before each batch; it may wait. False ends the writing early.
+        continues: called before each batch; it may wait. False ends the writing early.
     """
     sent: list[Sent] = []
     made = _records(seed)
@@ -58,7 +58,7 @@ def produce(
         plain = [cleanup.enter_context(cluster.idempotent(codec)) for codec in CODECS]
         transactional = cleanup.enter_context(cluster.transactional("demo"))
         for number in range(batches):
-            if not goes_on():
+            if not continues():
                 break
             if number == batches // 4:
                 sent += _transaction(transactional, topic, made, "committed")
@@ -76,13 +76,13 @@ def differences(
 
 
 def content_differences(
-    expected: Sequence[Sent], got: Iterable[tuple[int, Record]], isolation_level: str
+    expected: Sequence[Sent], read: Iterable[tuple[int, Record]], isolation_level: str
 ) -> list[str]:
     """Return a sentence for each difference, as `differences`, from offsets and records."""
     wanted = {sent.offset: sent for sent in expected if sent.is_for(isolation_level)}
     found = []
     last_offset = -1
-    for offset, record in got:
+    for offset, record in read:
         sent = wanted.pop(offset, None)
         if offset <= last_offset:
             found.append(f"offset {offset}: came after offset {last_offset}")

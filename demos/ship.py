@@ -17,8 +17,10 @@ from demos.stage import (
     wait_until_shipped,
 )
 from services.api.remote_log_manager import PartitionDescription, Problem, RemoteLogManager
-from services.cli.connections import connected_rlm
-from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say
+from services.cli.connections import Call
+from services.cli.output import EXIT_PARTIAL, Format, print_json, print_tables, say
+from services.cli.tables import Wide
+from services.common.quantities import counted
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import LogDirs, find_partitions
 from services.views.documents import fields_as_json
@@ -29,12 +31,12 @@ _SHOWN_FAILURES = 10
 
 _COLUMNS = (
     "partition",
-    "shipped",
-    "offsets read",
     "batches",
-    "tier bytes",
-    "disk bytes",
+    "from tier",
+    "from disk",
     "failed",
+    Wide("shipped"),
+    Wide("offsets"),
 )
 
 
@@ -63,15 +65,15 @@ class DemoReport:
     def exit_code(self) -> int:
         """Return 0 if every batch was read back unchanged."""
         failed = any(reading.failures for reading in self.readings)
-        held = any(problem.held_segments for problem in self.problems)
-        return EXIT_PARTIAL if failed or held or self.log_dir_problems else 0
+        blocked = any(problem.blocked_segments for problem in self.problems)
+        return EXIT_PARTIAL if failed or blocked or self.log_dir_problems else 0
 
 
 def show(report: DemoReport, output: Format) -> None:
     if output is Format.JSON:
         print_json(_as_json(report))
     else:
-        _print(report)
+        _print(report, is_wide=output is Format.WIDE)
     for problem in report.problems:
         say(problem_text(problem))
     for reading in report.readings:
@@ -81,17 +83,19 @@ def show(report: DemoReport, output: Format) -> None:
             say(f"{tp.topic}-{tp.partition} offsets {offsets}: {failure.reason}")
 
 
-def _print(report: DemoReport) -> None:
+def _print(report: DemoReport, *, is_wide: bool) -> None:
     rows = [_as_row(d, r) for d, r in zip(report.shipped, report.readings, strict=True)]
-    print_table("Read back, every batch compared with the broker's own file", _COLUMNS, rows)
+    title = "Read back, every batch compared with the broker's own file"
+    print_tables((title, _COLUMNS, rows), is_wide=is_wide)
     remote = sum(reading.remote_bytes for reading in report.readings)
     local = sum(reading.local_bytes for reading in report.readings)
     batches = sum(reading.batches for reading in report.readings)
     failed = sum(len(reading.failures) for reading in report.readings)
     segments = sum(description.remote_segments for description in report.shipped)
     say(
-        f"{segments} segments shipped; {batches:,} batches read back, {size_text(remote)} from the "
-        f"tier and {size_text(local)} from disk; {failed} failed; {report.seconds:.0f} s in all"
+        f"{counted(segments, 'segment')} shipped; {batches:,} batches read back, "
+        f"{size_text(remote)} from the tier and {size_text(local)} from disk; {failed} failed; "
+        f"{report.seconds:.0f} s in all"
     )
 
 
@@ -100,12 +104,12 @@ def _as_row(description: PartitionDescription, reading: Reading) -> tuple[object
     offsets = f"{reading.first_offset}-{reading.last_offset}" if reading.batches else "none"
     return (
         f"{tp.topic}-{tp.partition}",
+        reading.batches,
+        size_text(reading.remote_bytes),
+        size_text(reading.local_bytes),
+        len(reading.failures),
         description.remote_segments,
         offsets,
-        reading.batches,
-        reading.remote_bytes,
-        reading.local_bytes,
-        len(reading.failures),
     )
 
 
@@ -155,11 +159,11 @@ def run(log_dir: Path, output: Format) -> int:
         stack = EmbeddedStack(
             scratch / "data", log_dirs=[scratch / "log"], task_interval_ms=int(POLL_S * 1000)
         )
-        with stack, connected_rlm(stack.endpoints.rlm, None) as rlm:
+        with stack, Call(rlm=stack.endpoints.rlm).rlm_client() as rlm:
             say(f"they run after {time.monotonic() - started:.0f} s")
             shipped = wait_until_shipped(rlm)
             removed = _lose_local_copies(found, scratch / "log", log_dir, shipped)
-            say(f"removed {removed} local segments (links) that are in the tier; reading back ...")
+            say(f"removed {counted(removed, 'segment')} of a copy of the log; reading back ...")
             readings = _read_all_back(rlm, found, shipped)
         shipped = [_naming_originals(d, scratch / "log", log_dir) for d in shipped]
     report = DemoReport(found.problems, shipped, readings, time.monotonic() - started)
@@ -168,11 +172,11 @@ def run(log_dir: Path, output: Format) -> int:
 
 
 def _lose_local_copies(
-    found: LogDirs, scratch: Path, log_dir: Path, shipped: Sequence[PartitionDescription]
+    log_dirs: LogDirs, scratch: Path, log_dir: Path, shipped: Sequence[PartitionDescription]
 ) -> int:
     return sum(
         unlink_segments(
-            scratch / found.partitions[d.topic_id_partition].path.relative_to(log_dir),
+            scratch / log_dirs.partitions[d.topic_id_partition].path.relative_to(log_dir),
             d.copied_through_offset,
         )
         for d in shipped
@@ -191,14 +195,14 @@ def _naming_originals(
 
 
 def _read_all_back(
-    rlm: RemoteLogManager, found: LogDirs, shipped: Sequence[PartitionDescription]
+    rlm: RemoteLogManager, log_dirs: LogDirs, shipped: Sequence[PartitionDescription]
 ) -> list[Reading]:
     """Read all partitions back and compare them with the folders as the broker left them."""
     return [
         read_back(
             rlm,
             d.topic_id_partition,
-            found.partitions[d.topic_id_partition].path,
+            log_dirs.partitions[d.topic_id_partition].path,
             d.log_start_offset,
         )
         for d in shipped

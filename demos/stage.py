@@ -15,10 +15,11 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
     all_descriptions,
 )
-from services.cli.output import EXIT_FAILED, CommandError, bytes_bar, say
+from services.cli.output import EXIT_FAILED, CommandError, progress, say
+from services.common.quantities import counted
 from services.rlm.kafka_log.log_dir import LogDirs
 from services.rlm.kafka_log.partition_dir import list_segments
-from services.views.texts import size_text
+from services.views.texts import size_text, sized
 from services.views.tier import problem_text
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
@@ -75,6 +76,8 @@ def unlink_segments(folder: Path, through_offset: int) -> int:
 # PostgreSQL's files, the store's own bookkeeping, and a reserve.
 SPARE_BYTES = 1024 * 1024 * 1024
 SHIP_TIMEOUT_WITHOUT_PROGRESS_S = 120.0
+# An open transaction keeps what follows it from being copied; without a broker nothing ends it.
+SETTLED_WITHOUT_PROGRESS_S = 10.0
 POLL_S = 0.2
 
 
@@ -90,17 +93,24 @@ def scratch_directory() -> Iterator[Path]:
         yield directory
 
 
-def announce_size(found: LogDirs, log_dir: Path, scratch: Path) -> None:
+def begin_step(text: str) -> None:
+    """Print an empty line and the text: one call escapes its line ends."""
+    say("")
+    say(text)
+
+
+def announce_size(log_dirs: LogDirs, log_dir: Path, scratch: Path) -> None:
     """Print the size that will be written, and stop if the disk has too little room."""
     sizes = [
         segment.size_bytes
-        for partition in found.partitions.values()
+        for partition in log_dirs.partitions.values()
         for segment in list_segments(partition.path)
         if segment.is_rolled
     ]
     size_bytes = sum(sizes)
     say(
-        f"{log_dir}: {len(found.partitions)} partitions, {len(sizes)} rolled segments; "
+        f"{log_dir}: {counted(len(log_dirs.partitions), 'partition')}, "
+        f"{counted(len(sizes), 'rolled segment')}; "
         f"{size_text(size_bytes)} ({size_bytes:,} bytes) will go to the embedded store "
         f"below {scratch}"
     )
@@ -122,34 +132,41 @@ def check_room(size_bytes: int, free_bytes: int, scratch: Path) -> None:
 
 
 def wait_until_shipped(rlm: RemoteLogManager) -> list[PartitionDescription]:
-    """Display RLM's progress until all is in the tier that is not held back."""
+    """Display RLM's progress until all is in the tier that can be copied."""
     last_change, before = time.monotonic(), -1
-    with bytes_bar() as bar:
-        task = bar.add_task("shipping", total=None)
+    with progress() as show:
         while True:
             descriptions = list(all_descriptions(rlm))
             done = sum(d.remote_size_bytes for d in descriptions)
-            pending = sum(d.pending_size_bytes for d in descriptions)
+            lag_bytes = sum(d.lag_bytes for d in descriptions)
             segments = sum(d.remote_segments for d in descriptions)
-            description = f"shipped {segments} segments"
-            bar.update(task, total=done + pending, completed=done, description=description)
-            if all(_is_shipped(d) for d in descriptions):
+            show(f"shipped {sized(segments, done)} of {size_text(done + lag_bytes)}")
+            if all(map(_is_shipped, descriptions)):
                 return descriptions
             if done != before:
                 last_change, before = time.monotonic(), done
-            if time.monotonic() - last_change > SHIP_TIMEOUT_WITHOUT_PROGRESS_S:
+            unchanged_s = time.monotonic() - last_change
+            if unchanged_s > SETTLED_WITHOUT_PROGRESS_S and all(map(_is_over, descriptions)):
+                return descriptions
+            if unchanged_s > SHIP_TIMEOUT_WITHOUT_PROGRESS_S:
                 raise CommandError(_stuck(descriptions), EXIT_FAILED)
             Event().wait(POLL_S)
 
 
 def _is_shipped(description: PartitionDescription) -> bool:
     # A failed call of a service is repeated by the next pass.
-    held = sum(
-        problem.held_segments
+    blocked = sum(
+        problem.blocked_segments
         for problem in description.problems
         if problem.kind is not ProblemKind.STORE_UNAVAILABLE
     )
-    return description.pending_segments == held
+    return description.lag_segments == blocked
+
+
+def _is_over(description: PartitionDescription) -> bool:
+    """Return whether all is in the tier but what is blocked, or follows an open transaction."""
+    is_open = description.last_stable_offset < description.log_end_offset
+    return is_open or _is_shipped(description)
 
 
 def _stuck(descriptions: Sequence[PartitionDescription]) -> str:

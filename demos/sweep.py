@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from demos.stage import POLL_S, announce_size, link_log_dir, scratch_directory, wait_until_shipped
+from demos.stage import (
+    POLL_S,
+    announce_size,
+    begin_step,
+    link_log_dir,
+    scratch_directory,
+    wait_until_shipped,
+)
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
@@ -17,8 +24,8 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.cli.connections import connected_rlm, connected_rlmm
-from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, print_table, say
+from services.cli.connections import Call
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, print_tables, say
 from services.cli.topics import delete_topic, set_topic
 from services.local.stack import BUCKET, EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
@@ -84,8 +91,8 @@ def run(log_dir: Path) -> int:
         stack = EmbeddedStack(
             scratch / "data", log_dirs=[scratch / "log"], task_interval_ms=int(POLL_S * 1000)
         )
-        with stack, connected_rlmm(stack.endpoints.rlmm, None) as rlmm:
-            with connected_rlm(stack.endpoints.rlm, None) as rlm:
+        with stack, Call(rlmm=stack.endpoints.rlmm).rlmm_client() as rlmm:
+            with Call(rlm=stack.endpoints.rlm).rlm_client() as rlm:
                 wait_until_shipped(rlm)
             exit_code = _perform(rlmm, stack)
     say(f"{time.monotonic() - started:.0f} s in all")
@@ -98,23 +105,25 @@ def _perform(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
     rlmm_address = stack.endpoints.rlmm
 
     days = chosen.retention_ms // MS_PER_DAY
-    say(f"\n1. Retention: {chosen.by_size} keeps half of itself, {chosen.by_time} some {days} days")
+    begin_step(
+        f"1. Retention: {chosen.by_size} keeps half of itself, {chosen.by_time} some {days} days"
+    )
     owner = "sediment.retention.owner=sweep"
     for topic, setting in (
         (chosen.by_size, f"retention.bytes={chosen.retention_bytes}"),
         (chosen.by_time, f"retention.ms={chosen.retention_ms}"),
     ):
-        set_topic(name=topic, settings=[setting, owner], rlmm=rlmm_address)
+        set_topic(name=topic, settings=[setting, owner], now=True, rlmm=rlmm_address)
 
-    say("\n2. What a sweep would delete (dry run), then the same with --apply")
+    begin_step("2. What a sweep would delete (dry run), then the same with --apply")
     _sweep(stack, "retention")
     if _holdings(rlmm, stack) != before:
         raise CommandError("the dry run changed something", EXIT_FAILED)
     _sweep(stack, "retention", "--apply")
 
-    say(f"\n3. Topic {chosen.deleted} is deleted, and a sweep removes what the tier has of it")
+    begin_step(f"3. Topic {chosen.deleted} is deleted, and a sweep removes what the tier has of it")
     delete_topic(name=chosen.deleted, yes=True, rlmm=rlmm_address)
-    _sweep(stack, "removal", "--grace-ms", "0", "--apply")
+    _sweep(stack, "removal", "--grace", "0", "--apply")
 
     after = _holdings(rlmm, stack)
     _show(before, after)
@@ -201,7 +210,7 @@ def _largest_partition_bytes(segments: Sequence[RemoteLogSegmentMetadata]) -> in
 
 def _show(before: Holdings, after: Holdings) -> None:
     columns = ("topic", "segments before", "after", "objects before", "after", "bytes after")
-    print_table("Tables and bucket", columns, _rows(before, after))
+    print_tables(("Tables and bucket", columns, _rows(before, after)))
 
 
 def _rows(before: Holdings, after: Holdings) -> Iterator[tuple[object, ...]]:
@@ -238,5 +247,5 @@ def _as_expected(before: Holdings, after: Holdings, chosen: Chosen) -> bool:
     return shrunk and gone and kept and after.agree
 
 
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "NO"
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "NO"

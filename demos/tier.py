@@ -1,7 +1,8 @@
 """Draw repeatedly where the segments of a partition are, while they move."""
 
+import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -9,15 +10,13 @@ from urllib.request import ProxyHandler, build_opener
 
 from minio import Minio
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console, RenderableType
-from rich.live import Live
 
 from demos.kafka_broker import KafkaBroker
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.cli.output import EXIT_FAILED, CommandError, say
+from services.cli.output import EXIT_FAILED, CommandError, progress, say
 from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 
@@ -136,7 +135,7 @@ class TieredPartition:
     bucket: str
     rsm_metrics: str
 
-    def look(self) -> View:
+    def view(self) -> View:
         """Read the disk before RLMM: data that left the disk must be in RLMM's later result."""
         disk = list_segments(self.folder)
         return View(disk, self.rows(), self.objects())
@@ -182,7 +181,7 @@ class Watch:
     broker: KafkaBroker
     partition: TieredPartition
 
-    def looks(self, stuck: str, draw: Callable[[View], RenderableType]) -> Generator[View]:
+    def looks(self, stuck: str, draw: Callable[[View], Iterable[str]]) -> Generator[View]:
         """Yield the partition's state repeatedly, and draw it as it changes.
 
         Draws nothing if standard error is no terminal.
@@ -190,13 +189,11 @@ class Watch:
         Raises:
             CommandError: nothing moved for STUCK_AFTER_S; the message has `stuck`.
         """
-        console = Console(stderr=True)
         last_change, before = time.monotonic(), None
-        with Live(console=console, transient=True, auto_refresh=False) as live:
+        with progress(every_s=math.inf) as show:
             while True:
-                view = self.partition.look()
-                if console.is_terminal:
-                    live.update(draw(view), refresh=True)
+                view = self.partition.view()
+                show("\n".join(draw(view)))
                 yield view
                 now = (view.disk, view.rows, view.objects)
                 if now != before:
@@ -205,14 +202,14 @@ class Watch:
                     raise self.is_stuck(stuck)
                 Event().wait(POLL_S)
 
-    def until(self, holds: Callable[[], bool], stuck: str) -> None:
-        """Wait until `holds` is true.
+    def until(self, is_true: Callable[[], bool], stuck: str) -> None:
+        """Wait until `is_true` is true.
 
         Raises:
             CommandError: STUCK_AFTER_S passed first; the message has `stuck`.
         """
         deadline = time.monotonic() + STUCK_AFTER_S
-        while not holds():
+        while not is_true():
             if time.monotonic() > deadline:
                 raise self.is_stuck(stuck)
             Event().wait(POLL_S)

@@ -21,6 +21,12 @@ GENERATED = ROOT / "build" / "reference"
 GROWN = ("contracts.md", "json.md")
 
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_LOADED = re.compile(
+    r"""<(?:script|img|iframe|source|video)\b[^>]*\bsrc=["'](?:https?:)?//[^"']*|"""
+    r"""<link\b(?![^>]*rel=["']canonical)[^>]*\bhref=["'](?:https?:)?//[^"']*|"""
+    r"""data-md-component="source"[^>]*"""
+)
+"""What a page loads from another host. The last asks GitHub about the repository."""
 _FENCE = re.compile(r"(?m)^```[\s\S]*?^```")
 
 
@@ -64,7 +70,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     path = next((path for path, of in OUTSIDE.items() if of == name), f"docs/{name}")
 
     def led(match: "re.Match[str]") -> str:
-        return f"{match[1]}{_target(path, name, match[2], config['repo_url'])}{match[3]}"
+        return f"{match[1]}{_target(path, name, match[2], config['extra']['repository'])}{match[3]}"
 
     # Text in fences is no link.
     parts, at = [], 0
@@ -92,6 +98,14 @@ def _target(path: str, name: str, link: str, repository: str) -> str:
         kind = "tree" if (ROOT / linked).is_dir() else "blob"
         return f"{repository}/{kind}/main/{linked}{_anchor(parts.fragment)}"
     return posixpath.relpath(there, posixpath.dirname(name) or ".") + _anchor(parts.fragment)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page that loads anything from another host, or asks one when it is read."""
+    found = _LOADED.search(output)
+    if found:
+        raise ValueError(f"{page.file.src_uri} asks another host: {found.group()}")
+    return output
 
 
 def _anchor(fragment: str) -> str:

@@ -3,3 +3,8 @@
 Metadata comes from RLMM and bytes go through RSM, by their Protocols: no job has credentials of the
 database or the bucket.
 """
+
+import os
+
+# Before gRPC is imported, by any job or executor: it would print lines of its own beside our error.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,5 +1,6 @@
 """Connect a job to RLMM and RSM, from the driver and from every task, and retry calls to them."""
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from services.api.errors import (
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import SegmentObjects
+from services.common.addresses import each_address, split_address
 from services.common.client_security import NOT_CHOSEN, SecurityOptions
 from services.common.retry import wait_s
-from services.rpc.client.channel import open_channel, peer_of
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 
@@ -98,28 +100,45 @@ class Services:
         Raises:
             PermissionDeniedError: the caller has no role that deletes, and the job needs one.
             RetriableRemoteStorageError: one is unreachable; names it and its address.
-            InvalidRequestError: another service listens at an address.
+            InvalidRequestError: another service listens at an address, or there is no such host.
         """
-        self._require_connections()
-        with self.connected_rlmm() as rlmm, _answering("--rlmm", self.rlmm):
+        for name, address in (("rlmm", self.rlmm), ("rsm", self.rsm)):
+            _require_known_host(name, address)
+        with self.connected_rlmm() as rlmm, self._answering("rlmm", self.rlmm):
             rlmm.list_partitions(page_size=1)
         # The cheapest call of RSM: it refuses an empty batch, and first who may not delete.
         refusals = (InvalidRequestError, PermissionDeniedError)
         refused = suppress(*refusals) if may_only_read else suppress(InvalidRequestError)
-        with self.connected_rsm() as rsm, _answering("--rsm", self.rsm), refused:
+        with self.connected_rsm() as rsm, self._answering("rsm", self.rsm), refused:
             rsm.delete_log_segment_data_batch([])
 
-    def _require_connections(self) -> None:
-        for name, address in (("rlmm", self.rlmm), ("rsm", self.rsm)):
-            with self.open_channel(address) as channel:
-                try:
-                    grpc.channel_ready_future(channel).result(self.retry_for_s)
-                except grpc.FutureTimeoutError as e:
-                    raise RetriableRemoteStorageError(
-                        f"{name} at {address} cannot be reached within {self.retry_for_s:g} s; "
-                        f"check that it runs and that --{name} is its address, and "
-                        f"{peer_of(name, channel, address).hint}"
-                    ) from e
+    @contextmanager
+    def _answering(self, name: str, address: str) -> Iterator[None]:
+        try:
+            yield
+        except NotServedError as e:
+            raise InvalidRequestError(
+                f"--{name}: {address} is the address of another service"
+            ) from e
+        except RetriableRemoteStorageError as e:
+            raise RetriableRemoteStorageError(
+                f"{name} at {address} has served no call within {self.retry_for_s:g} s; check that "
+                f"it runs and that --{name} is its address ({e})"
+            ) from e
+
+
+def _require_known_host(name: str, address: str) -> None:
+    """Raise InvalidRequestError if no host of an address exists, as its name servers say."""
+    hosts = {split_address(each)[0] for each in each_address(address)}
+    for host in hosts:
+        try:
+            socket.getaddrinfo(host, None)
+        except socket.gaierror as e:
+            if e.errno not in (socket.EAI_NONAME, socket.EAI_NODATA):
+                return  # it may be resolved later
+        else:
+            return
+    raise InvalidRequestError(f"--{name}: there is no host {', '.join(sorted(hosts))}")
 
 
 class _Retried:
@@ -133,31 +152,25 @@ class _Retried:
         method = getattr(self._service, name)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            made = self._retrying(method, *arguments, **named)
-            if not isinstance(made, Iterator):
-                return made
-            return self._streamed(made, lambda: method(*arguments, **named), name == "fetch_index")
+            result = self._retrying(method, *arguments, **named)
+            if not isinstance(result, Iterator):
+                return result
+            return self._streamed(
+                result, lambda: method(*arguments, **named), name == "fetch_index"
+            )
 
         return call
 
     def _streamed(
-        self, made: Iterator[Any], again: Callable[[], Iterator[Any]], is_whole: bool
+        self, begun: Iterator[Any], again: Callable[[], Iterator[Any]], is_whole: bool
     ) -> Iterator[Any]:
         """Yield a stream that is begun again until its first item comes, or all, if it is small."""
-        streams = [made]
+        streams = [begun]
 
-        def begun() -> tuple[list[Any], Iterator[Any]]:
+        def read_first() -> tuple[list[Any], Iterator[Any]]:
             stream = streams.pop() if streams else again()
             return list(stream if is_whole else islice(stream, 1)), stream
 
-        first, rest = self._retrying(begun)
+        first, rest = self._retrying(read_first)
         yield from first
         yield from rest
-
-
-@contextmanager
-def _answering(option: str, address: str) -> Iterator[None]:
-    try:
-        yield
-    except NotServedError as e:
-        raise InvalidRequestError(f"{option}: {address} is the address of another service") from e

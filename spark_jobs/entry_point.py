@@ -1,4 +1,4 @@
-"""Start what a container of the Spark image is asked for: an executor for Kubernetes, or a command.
+"""Start what a container of the Spark image is to run: an executor for Kubernetes, or a command.
 
 Spark gives its executors' containers the argument `executor` and variables with the rest.
 """
@@ -44,8 +44,8 @@ def executor_command(environment: Mapping[str, str], spark_home: Path) -> list[s
             f"{EXECUTOR}: Spark sets {', '.join(missing)} for its executors, but they are not set; "
             "start executors with spark.master=k8s://..., not by hand"
         )
-    found = ((_JAVA_OPTION.fullmatch(name), value) for name, value in environment.items())
-    numbered = sorted((int(match[1]), value) for match, value in found if match)
+    options = ((_JAVA_OPTION.fullmatch(name), value) for name, value in environment.items())
+    numbered = sorted((int(match[1]), value) for match, value in options if match)
     classpath = (
         environment.get("SPARK_CONF_DIR", str(spark_home / "conf")),
         environment.get("SPARK_CLASSPATH", ""),

@@ -39,7 +39,7 @@ class JobConfig(Protocol):
 
     @property
     def may_speculate(self) -> bool:
-        """Whether Spark may run a second copy of a slow task beside the first one."""
+        """Return whether Spark may run a second copy of a slow task while the first one runs."""
         ...
 
 
@@ -174,15 +174,16 @@ def _hand_over(this: SweepRun, report: Path | None, document: TextIO | None) -> 
             _partial(report).replace(report)
         elif document is not None:
             with this.document.open(encoding="utf-8") as file:
-                shutil.copyfileobj(file, document)
+                document.writelines(line.rstrip("\n") for line in file)
+                document.write("\n")
                 document.flush()
     except OSError as e:
         with tempfile.NamedTemporaryFile(
             prefix="sediment-report-", suffix=".json", delete=False
-        ) as kept:
-            shutil.copyfile(this.document, kept.name)
+        ) as copy:
+            shutil.copyfile(this.document, copy.name)
         where = report or "standard output"
-        raise SweepError(f"{where}: {e.strerror}; the report is in {kept.name}") from e
+        raise SweepError(f"{where}: {e.strerror}; the report is in {copy.name}") from e
 
 
 class _StoppedError(KeyboardInterrupt):

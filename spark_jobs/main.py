@@ -17,12 +17,12 @@ Job = Callable[[Sequence[str]], int]
 
 def _retention(argv: Sequence[str]) -> int:
     job = retention_sweep
-    return run_as_program(job.JOB, lambda: parse_sweep(job.JOB, "--copy-grace-ms", argv), job.run)
+    return run_as_program(job.JOB, lambda: parse_sweep(job.JOB, "--copy-grace", argv), job.run)
 
 
 def _removal(argv: Sequence[str]) -> int:
     job = partition_removal_sweep
-    return run_as_program(job.JOB, lambda: parse_sweep(job.JOB, "--grace-ms", argv), job.run)
+    return run_as_program(job.JOB, lambda: parse_sweep(job.JOB, "--grace", argv), job.run)
 
 
 def _reconcile(argv: Sequence[str]) -> int:

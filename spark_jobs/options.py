@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -23,11 +23,12 @@ from services.common.client_security import (
     ClientSecurity,
     SecurityOptions,
 )
+from services.common.quantities import DURATION_MS, DURATION_S, SIZE_BYTES, Quantity
 from spark_jobs.connections import Services
 
 MAX_SEGMENTS = 10_000
 LOCAL_SEGMENTS = 3_000_000
-"""The in-process engine takes tiers of up to so many segments, unless it is chosen by name."""
+"""The in-process engine sweeps tiers of up to so many segments, unless it is chosen by name."""
 
 RETRY_FOR_S = 30.0
 GRACE_MS = 3_600_000
@@ -42,9 +43,11 @@ class EngineName(StrEnum):
     SPARK = "spark"
 
 
-def _said(help_text: str, flag: str = "", metavar: str | None = None) -> dict[str, str | None]:
+def _said(
+    help_text: str, flag: str = "", metavar: str | None = None, quantity: Quantity | None = None
+) -> dict[str, object]:
     """Declare an option of the command lines; its flag is the field's name unless one is given."""
-    return {"help": help_text, "flag": flag, "metavar": metavar}
+    return {"help": help_text, "flag": flag, "metavar": metavar, "quantity": quantity}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,12 @@ class SweepOptions:
         default=MAX_SEGMENTS, metadata=_said("Refuse a plan with more new segments than this.")
     )
     max_bytes: int | None = field(
-        default=None, metadata=_said("Refuse a plan with more bytes in new segments than this.")
+        default=None,
+        metadata=_said(
+            "Refuse a plan with more bytes in new segments than this.",
+            "--max-size",
+            quantity=SIZE_BYTES,
+        ),
     )
     max_topic_percent: float | None = field(
         default=None,
@@ -84,13 +92,15 @@ class SweepOptions:
         metadata=_said("Mark, and delete, at most so many segments a second; 0: no limit."),
     )
     wave_segments: int = field(
-        default=20_000,
-        metadata=_said("Segments to mark and delete before settings are looked at again."),
+        default=2_000,
+        metadata=_said("Segments to mark and delete before settings are read again."),
     )
     batch_size: int = field(default=500, metadata=_said("Segments per call to RSM."))
     retry_for_s: float = field(
         default=RETRY_FOR_S,
-        metadata=_said("How long a task retries while a service is down, seconds."),
+        metadata=_said(
+            "How long a task retries while a service is down.", "--retry-for", quantity=DURATION_S
+        ),
     )
     engine: EngineName = field(
         default=EngineName.AUTO,
@@ -131,10 +141,8 @@ class SweepOptions:
 
     def __post_init__(self) -> None:
         require(self.max_segments >= 0, "--max-segments", "must not be negative")
-        require((self.max_bytes or 0) >= 0, "--max-bytes", "must not be negative")
         fits = 1 <= self.batch_size <= MAX_DELETE_BATCH
         require(fits, "--batch-size", f"must be 1 to {MAX_DELETE_BATCH}, is {self.batch_size}")
-        require(self.retry_for_s >= 0, "--retry-for-s", "must not be negative")
         if self.report is not None:
             writable = self.report.parent.is_dir() and not self.report.is_dir()
             require(writable, "--report", f"{self.report} must be a file in an existing directory")
@@ -162,7 +170,7 @@ class SweepOptions:
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     @property
-    def wants_spark(self) -> bool:
+    def needs_spark(self) -> bool:
         """Return whether --engine auto means Spark, whatever the size of the tier."""
         is_remote = self.work_dir is not None and self.local_work_dir is None
         return bool(self.master or self.driver_memory or self.conf or is_remote)
@@ -183,9 +191,6 @@ class SweepConfig:
 
     options: SweepOptions
     grace_ms: int = GRACE_MS
-
-    def __post_init__(self) -> None:
-        require(self.grace_ms >= 0, "the grace period", "must not be negative")
 
     @property
     def may_speculate(self) -> bool:
@@ -220,7 +225,9 @@ def add_options(parser: argparse.ArgumentParser, names: Iterable[str] = OPTIONS)
         if kind is bool:
             more = {"action": "store_true"}
         else:
-            more = {"type": kind, "metavar": option.metadata["metavar"]}
+            quantity = option.metadata["quantity"]
+            read = kind if quantity is None else typed(quantity)
+            more = {"type": read, "metavar": option.metadata["metavar"]}
             if isinstance(option.default, tuple):
                 more["action"] = "append"
         parser.add_argument(
@@ -231,6 +238,21 @@ def add_options(parser: argparse.ArgumentParser, names: Iterable[str] = OPTIONS)
             **more,
         )
     add_security_options(parser)
+
+
+def typed(quantity: Quantity) -> Callable[[str], float]:
+    """Return what reads a duration or a size for a parser, with our rule in its error."""
+
+    def read(text: str) -> float:
+        try:
+            return quantity(text)
+        except ValueError as e:
+            raise argparse.ArgumentTypeError(str(e)) from e
+
+    return read
+
+
+duration_ms = typed(DURATION_MS)
 
 
 def add_security_options(parser: argparse.ArgumentParser) -> None:
@@ -253,7 +275,7 @@ def parse_sweep(job: str, grace_flag: str, argv: Sequence[str]) -> SweepConfig:
     """
     parser = argparse.ArgumentParser(prog=job)
     add_options(parser)
-    parser.add_argument(grace_flag, dest="grace_ms", type=int, default=GRACE_MS)
+    parser.add_argument(grace_flag, dest="grace_ms", type=duration_ms, default=GRACE_MS)
     arguments = parser.parse_args(argv)
     return SweepConfig(options_of(arguments), arguments.grace_ms)
 

@@ -25,7 +25,7 @@ def register(spark: SparkSession) -> None:
 
 @cache
 def _directory() -> Path:
-    """Return the one directory of this process: Spark takes a file of one name from one path only.
+    """Return the one directory of this process: Spark accepts a file name from one path only.
 
     It is there until the process ends, because executors that start later fetch the file, too.
     """

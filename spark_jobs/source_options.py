@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +10,8 @@ from uuid import UUID
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_from_text
 from services.api.validation import INT32_MAX, INT64_MAX
-from services.common.client_security import ClientSecurity, SecurityOptions, each_address
+from services.common.addresses import each_address
+from services.common.client_security import ClientSecurity, SecurityOptions
 from services.local.data_directory import DataDirectoryError, StackEndpoints, running_stack
 from spark_jobs.connections import Services
 
@@ -45,6 +45,11 @@ class SourceOptions:
             InvalidRequestError: an option is not one of `known`; names the closest one.
         """
         names = {name.lower(): name for name in known}
+        if "provider" in given:
+            raise bad_option(
+                "provider",
+                "Spark forgets the options of a table; write CREATE TEMPORARY VIEW ... USING",
+            )
         for name in given:
             if name.lower() not in names:
                 close = get_close_matches(name.lower(), names, n=1)
@@ -82,21 +87,6 @@ class SourceOptions:
         if not 0.0 <= value < float("inf"):
             raise bad_option(name, f"must be a number of seconds, is {text[:64]!r}")
         return value
-
-    def time_ms(self, name: str) -> int | None:
-        """Read a time: ISO 8601, in UTC if it names no zone, or milliseconds since 1970."""
-        text = self.text(name)
-        if not text:
-            return None
-        if text.isascii() and text.isdecimal():
-            return _number(name, text, 0, INT64_MAX)
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError as e:
-            reason = "must be like 2026-01-31T12:00:00Z, or milliseconds since 1970"
-            raise bad_option(name, f"{reason}, is {text[:64]!r}") from e
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return int(at.timestamp()) * 1_000 + at.microsecond // 1_000
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Read names with commas between them; none if the option was not given."""

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from threading import current_thread, main_thread
 import psutil
 import pyspark
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -23,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from services.common.secret_variables import is_private
 from spark_jobs.shipping import ship_package
-from spark_jobs.sweeps.sweep_error import SweepError
+from spark_jobs.sweeps.sweep_error import EXIT_REFUSED, SweepError
 
 DRIVER_MEMORY = "1g"
 _TASK_ATTEMPTS = 4
@@ -38,14 +39,21 @@ _SMALL_HEAP = (
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
 _JAVA_FILES = ("java-opts", "spark-env.sh")
 _DRIVER_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
-_NO_JAVA = "Spark needs Java 17 or newer and found none; install it or set JAVA_HOME"
+_ERROR = re.compile(r"\b\w*(?:Exception|(?<=\w)Error): .*|^(?:Invalid|Unrecognized) .*")
+_NO_REASON = re.compile(r"WARNING|Error: A fatal|Error: Could not create|\S+/spark-class: line")
+_NO_MASTER = "All masters are unresponsive"
+_REFUSED = re.compile(r"NumberFormat|IllegalArgument|must (?:be|either)|parse|Invalid|Unrecognized")
+"""What Java says of an option that it cannot read."""
+
+ENDED = "its Java process has ended: killed, out of memory, or without a master that answers"
+_NO_JAVA = "Spark needs Java 17 or newer, and there is none; install it or set JAVA_HOME"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What the command line says of Spark.
+    """The options of Spark on the command line.
 
-    What it does not say is left to SPARK_CONF_DIR/spark-defaults.conf and to Spark's environment
+    Others are left to SPARK_CONF_DIR/spark-defaults.conf and to Spark's environment
     variables, then to the defaults of this module. Under spark-submit its options count.
 
     Attributes:
@@ -83,13 +91,16 @@ def spark_session(
         gateway = _launched(chosen, log_path)
         _set_defaults(chosen, gateway, scratch, is_submitted, settings)
         with _own_interrupt():
-            spark = SparkSession(SparkContext(conf=chosen, gateway=gateway))
+            try:
+                spark = SparkSession(SparkContext(conf=chosen, gateway=gateway))
+            except (PySparkException, Py4JError, OSError) as e:
+                raise not_started(f"{log_path.read_text(errors='replace')}\n{text_of(e)}") from e
     try:
         if is_submitted:
             ship_package(spark, scratch)
         yield spark
     finally:
-        _stop_session(spark, gateway)
+        stop_session(spark, gateway)
 
 
 @contextmanager
@@ -127,7 +138,7 @@ def _set_defaults(
     master = str(known.get("spark.master", _ANY_LOCAL))
     defaults = {
         "spark.sql.session.timeZone": "UTC",
-        # A task that is slow for once does not hold up all; each is safe to run twice.
+        # A task that is slow for once does not delay all; each is safe to run twice.
         "spark.speculation": "true",
         **dict(settings.defaults),
     }
@@ -214,15 +225,15 @@ def _defaults() -> str:
 
 
 def _master_of(settings: SparkSettings) -> str:
-    found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", _defaults(), re.MULTILINE)
+    match = re.search(r"^\s*spark\.master[\s=:]+(\S+)", _defaults(), re.MULTILINE)
     named = settings.master or dict(settings.conf).get("spark.master")
-    return named or (found[1] if found else _ANY_LOCAL)
+    return named or (match[1] if match else _ANY_LOCAL)
 
 
 def _spark_home(scratch: Path) -> Path:
-    """Return a directory that looks like Spark's installation and may be written to.
+    """Return a directory laid out as Spark's installation that may be written to.
 
-    The workers of local-cluster keep their files in the directory `work` of SPARK_HOME.
+    The workers of local-cluster write their files into the directory `work` of SPARK_HOME.
     """
     installed = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     home = scratch / "spark"
@@ -233,10 +244,13 @@ def _spark_home(scratch: Path) -> Path:
     return home
 
 
-def _stop_session(spark: SparkSession, gateway: JavaGateway) -> None:
+def stop_session(spark: SparkSession, gateway: JavaGateway) -> None:
     """Stop Spark; kill its JVM if a signal interrupted a call to it."""
     try:
-        spark.stop()
+        with warnings.catch_warnings():
+            # A JVM that was killed, or whose call a signal cut off: the job names it itself.
+            warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM")
+            spark.stop()
     except (Py4JError, PySparkException, OSError):
         java: Popen[bytes] | None = getattr(gateway, "proc", None)
         if java is not None:
@@ -251,8 +265,30 @@ def _launched(conf: SparkConf, log_path: Path) -> JavaGateway:
             with _without_secrets():
                 return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # none exist
         except PySparkRuntimeError as e:
-            said = log_path.read_text(errors="replace").strip().partition("\n")[0]
-            raise SweepError(f"Spark did not start: {said or 'Java printed nothing'}") from e
+            raise not_started(log_path.read_text(errors="replace")) from e
+
+
+def not_started(text: str) -> SweepError:
+    """Describe why Spark did not start by the last error in Java's output or exception."""
+    lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
+    errors = [match[0] for line in lines if (match := _ERROR.search(line))]
+    others = [line for line in lines if not _NO_REASON.match(line)]
+    cause = (errors or others or [ENDED])[-1]
+    if _NO_MASTER in text:
+        cause = "no master answers at the address of --master"
+    if _REFUSED.search(cause):
+        return SweepError(f"Spark did not start: {cause}; check --master, --conf", EXIT_REFUSED)
+    return SweepError(f"Spark did not start: {cause}")
+
+
+def text_of(error: Exception) -> str:
+    """Return the text of an error of Spark, for which Py4J may have to ask Java."""
+    if isinstance(error, Py4JNetworkError | OSError | EOFError):
+        return ENDED
+    try:
+        return str(error)
+    except (Py4JError, OSError):
+        return ENDED
 
 
 @contextmanager
@@ -261,11 +297,11 @@ def _without_secrets() -> Iterator[None]:
 
     Sweeps read and delete through RSM and RLMM, so no job of ours needs them.
     """
-    kept = {name: os.environ.pop(name) for name in [*os.environ] if is_private(name)}
+    removed = {name: os.environ.pop(name) for name in [*os.environ] if is_private(name)}
     try:
         yield
     finally:
-        os.environ.update(kept)
+        os.environ.update(removed)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fetch the console's charting library from npm: one version, by its hash.
+"""Fetch the console's charting library from npm: one version, by its hash; axe for its tests.
 
     python -m supply_chain.npm
 
@@ -52,6 +52,16 @@ UPLOT = NpmPackage(
         "LICENSE": "uPlot.LICENSE",
     },
 )
+
+
+AXE = NpmPackage(
+    name="axe-core",
+    version="4.14.1",
+    licence="MPL-2.0",
+    sha512="FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+    files={"axe.min.js": "axe.min.js"},
+)
+"""Checks the page's accessibility in tests; no part of any release."""
 
 
 def files_of(package: NpmPackage, archive: bytes) -> dict[str, bytes]:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import settings
 
 from services.common.log import RepeatFilter
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.rlmm.database import schema
-from tests.harness.databases import Databases
+from tests.harness.databases import Databases, Stores
+from tests.harness.local_servers import DatabaseServer, remove_bucket
 from tests.harness.minio import MinioServer
 
 # Property tests try few examples in `make test`, those that are deep more in test-deep, and all
@@ -66,26 +66,26 @@ def server_directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
+def postgres(server_directory: Path) -> Iterator[DatabaseServer]:
     """One PostgreSQL for all tests; a test that stops or kills a server starts its own.
 
     It never waits for its disk: nothing here outlives the run.
     """
     # Statistics come from a test's own ANALYZE only: others would change plans by chance.
     hasty = {"fsync": "off", "full_page_writes": "off", "autovacuum_naptime": "1d"}
-    with EmbeddedPostgres(server_directory / "postgres", hasty) as server:
+    with DatabaseServer(server_directory / "postgres", hasty) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def migrated_database(postgres: EmbeddedPostgres) -> str:
+def migrated_database(postgres: DatabaseServer) -> str:
     """The name of a database with RLMM's schema and no rows, to copy from."""
     schema.upgrade(postgres.create_database(_MIGRATED))
     return _MIGRATED
 
 
 @pytest.fixture(scope="module")
-def databases(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[Databases]:
+def databases(postgres: DatabaseServer, migrated_database: str) -> Iterator[Databases]:
     lent = Databases(postgres, migrated_database)
     yield lent
     lent.drop_all()
@@ -100,7 +100,7 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture
-def empty_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+def empty_database_url(postgres: DatabaseServer) -> Iterator[str]:
     """A database of the test's own without any schema."""
     name = f"test_{uuid.uuid4().hex}"
     yield postgres.create_database(name)
@@ -126,10 +126,15 @@ def s3(server_directory: Path) -> Iterator[S3Endpoint]:
         yield server.endpoint
 
 
+@pytest.fixture(scope="session")
+def stores(postgres: DatabaseServer, migrated_database: str, s3: S3Endpoint) -> Stores:
+    return Stores(postgres, migrated_database, s3)
+
+
 @pytest.fixture
 def bucket(s3: S3Endpoint) -> Iterator[str]:
     """The name of an empty bucket of the test's own."""
     name = f"test-{uuid.uuid4().hex}"
     s3.ensure_bucket(name)
     yield name
-    s3.remove_bucket(name)
+    remove_bucket(s3, name)

@@ -148,23 +148,24 @@ ALERTS = (
         ),
     ),
     Alert(
-        "SedimentPartitionsHeldBack",
+        "SedimentPartitionsBlocked",
         "warning",
         10,
-        "sum by (topic) (sediment_rlm_partitions_held_back) > 0",
+        "sum by (topic) (sediment_rlm_partitions_blocked) > 0",
         "Partitions of {{ $labels.topic }} are not copied until somebody repairs something.",
-        Example({'sediment_rlm_partitions_held_back{topic="orders"}': "1x30"}, {"topic": "orders"}),
+        Example({'sediment_rlm_partitions_blocked{topic="orders"}': "1x30"}, {"topic": "orders"}),
     ),
     Alert(
         "SedimentCopyingStalled",
         "warning",
         10,
-        "count by (job, instance) (sediment_rlm_seconds_since_last_success > $limit_s) > 0",
+        "count by (job, instance) "
+        '(sediment_rlm_seconds_since_last_success{pool="copier"} > $limit_s) > 0',
         "Partitions of {{ $labels.instance }} had no good copy pass for 15 minutes.",
         Example(
             {
                 "sediment_rlm_seconds_since_last_success"
-                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "960+60x30"
+                '{job="sediment-rlm",instance="a",pool="copier",topic="orders"}': "960+60x30"
             },
             {"job": "sediment-rlm", "instance": "a"},
         ),
@@ -176,7 +177,7 @@ ALERTS = (
         60,
         "sum by (job, instance) (sediment_rlm_remote_copy_lag_bytes) > 1.2 * "
         "sum by (job, instance) (sediment_rlm_remote_copy_lag_bytes offset 1h) + 1e9",
-        "Copies of {{ $labels.instance }} fall behind: more waits than an hour ago.",
+        "The lag of {{ $labels.instance }} grows: it is larger than an hour ago.",
         Example(
             {
                 "sediment_rlm_remote_copy_lag_bytes"
@@ -203,12 +204,12 @@ ALERTS = (
         "warning",
         30,
         "count by (job, instance) "
-        "(sediment_rlm_expiration_seconds_since_last_success > $limit_s) > 0",
+        '(sediment_rlm_seconds_since_last_success{pool="expiration",topic!=""} > $limit_s) > 0',
         "Partitions of {{ $labels.instance }} had no good retention pass for an hour.",
         Example(
             {
-                "sediment_rlm_expiration_seconds_since_last_success"
-                '{job="sediment-rlm",instance="a",topic="orders",partition="0"}': "3660+60x60"
+                "sediment_rlm_seconds_since_last_success"
+                '{job="sediment-rlm",instance="a",pool="expiration",topic="orders"}': "3660+60x60"
             },
             {"job": "sediment-rlm", "instance": "a"},
         ),
@@ -260,12 +261,13 @@ ALERTS = (
         "SedimentPollingStalled",
         "warning",
         5,
-        "sediment_rlm_poll_seconds_since_last_success > $limit_s",
+        "max by (job, instance) "
+        '(sediment_rlm_seconds_since_last_success{pool="poller"}) > $limit_s',
         "{{ $labels.instance }} could not poll the brokers for 10 minutes.",
         Example(
             {
-                "sediment_rlm_poll_seconds_since_last_success"
-                '{job="sediment-rlm",instance="a"}': "660+60x30"
+                "sediment_rlm_seconds_since_last_success"
+                '{job="sediment-rlm",instance="a",pool="poller"}': "660+60x30"
             },
             {"job": "sediment-rlm", "instance": "a"},
         ),
@@ -492,6 +494,14 @@ ALERTS = (
         ),
     ),
     Alert(
+        "SedimentNotMaintained",
+        "warning",
+        60,
+        "time() - max(sediment_rlmm_last_maintenance_timestamp_seconds) > 2 * 86400",
+        "The metadata database was not maintained for two days.",
+        Example({"sediment_rlmm_last_maintenance_timestamp_seconds": "-180000x90"}, {}),
+    ),
+    Alert(
         "SedimentNotVerified",
         "warning",
         60,
@@ -597,7 +607,8 @@ and RLM, scraped by Debian's Prometheus once a second, waits until the alert fir
 fault and waits until no alert fires. The times of the rules are 60 times shorter there: "for 5
 min" is 5 s, and a window of an hour is a minute. The seconds are those of runs on a busy
 machine; production adds the scrape interval to 60 times what the rule itself takes. The age of
-a verification is changed in the database, because a test cannot wait for 45 days.
+a verification and of a maintenance is changed in the database, because a test cannot wait for
+45 days.
 A cluster's job and console are those of a page of metrics like kube-state-metrics'.
 
 | alert | fault | fires after, s | clears after, s |

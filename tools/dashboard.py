@@ -43,21 +43,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
         _of_topics(
-            "Time until the broker deletes what is not copied",
+            "Time until the broker deletes part of the lag",
             "s",
             "min by (topic) (sediment_rlm_seconds_until_local_deletion)",
         ),
     ),
     "Copying": (
         _of_topics("Copied", "Bps", _rate("sediment_rlm_remote_copy_bytes_total")),
+        _of_topics("Lag", "bytes", "sum by (topic) (sediment_rlm_remote_copy_lag_bytes)"),
+        _of_topics("Age of the lag", "s", "max by (topic) (sediment_rlm_remote_copy_lag_seconds)"),
         _of_topics(
-            "Waits to be copied", "bytes", "sum by (topic) (sediment_rlm_remote_copy_lag_bytes)"
-        ),
-        _of_topics(
-            "Age of what waits", "s", "max by (topic) (sediment_rlm_remote_copy_lag_seconds)"
-        ),
-        _of_topics(
-            "Partitions held back", "none", "sum by (topic) (sediment_rlm_partitions_held_back)"
+            "Partitions blocked", "none", "sum by (topic) (sediment_rlm_partitions_blocked)"
         ),
         Panel(
             "Failed copies",

@@ -1,4 +1,4 @@
-"""Write config.md, metrics.md and roles.md of docs/reference from their sources: `make docs`."""
+"""Write pages of docs/reference from their sources: `make docs`."""
 
 import re
 import sys
@@ -16,16 +16,17 @@ from services.common import reloaded_file
 from services.common.console_settings import ConsoleSettings
 from services.common.settings import ServiceSettings, VariableSettings
 from services.rlm import metrics
-from services.rlm.metrics import TopicCounter, TopicGauge
+from services.rlm.metrics import TOPIC_COUNTERS, TopicMetric
 from services.rlm.settings import RlmSettings
 from services.rlmm.database import metrics as rlmm_metrics
-from services.rlmm.operations import runs
+from services.rlmm.operations import verification_ages
 from services.rlmm.reads import watch_reader, watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, admission, interceptor, transport
 from services.rsm import direct, index_cache, verification
 from services.rsm import metrics as rsm_metrics
 from services.rsm.settings import RsmSettings
+from tools.commands_page import commands_markdown
 
 _MODULES = (
     interceptor,
@@ -41,7 +42,7 @@ _MODULES = (
     metrics,
     watches,
     watch_reader,
-    runs,
+    verification_ages,
 )
 """Those that declare metrics."""
 
@@ -203,10 +204,9 @@ def _declared() -> Iterator[_Declared]:
     """Yield the metrics that these modules declare."""
     for module in _MODULES:
         for value in vars(module).values():
-            if isinstance(value, TopicGauge):
-                yield _Declared(value.name, "gauge", value.labels, value.meaning)
-            elif isinstance(value, TopicCounter):
-                yield _Declared(value.name, "counter", ("topic",), value.meaning)
+            if isinstance(value, TopicMetric):
+                kind = "counter" if value in TOPIC_COUNTERS else "gauge"
+                yield _Declared(value.name, kind, value.labels, value.meaning)
             elif isinstance(value, MetricWrapperBase):
                 (metric,) = value.describe()
                 # No public name for the labels of a metric that has no values yet.
@@ -251,5 +251,10 @@ def roles_markdown() -> str:
 
 
 if __name__ == "__main__":
-    pages = {"config": config_markdown, "metrics": metrics_markdown, "roles": roles_markdown}
+    pages = {
+        "config": config_markdown,
+        "metrics": metrics_markdown,
+        "roles": roles_markdown,
+        "commands": commands_markdown,
+    }
     print(pages[sys.argv[1]]())

@@ -21,30 +21,29 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 5_550,
-    "services/common": 1_800,
-    "services/rpc": 5_500,
-    "services/rsm": 6_500,
-    "services/rlmm": 9_450,
-    "services/workflows": 3_400,
-    "services/rlm": 16_250,
-    "services/records services/client": 1_200,
-    "services/views": 1_000,
-    "services/cli": 4_900,
+    "services/api": 6_500,
+    "services/common": 2_200,
+    "services/rpc": 6_000,
+    "services/rsm": 7_600,
+    "services/rlmm": 10_900,
+    "services/workflows": 4_100,
+    "services/rlm": 21_000,
+    "services/records services/client": 2_400,
+    "services/views": 1_600,
+    "services/cli": 7_300,
     "services/console": 1_250,
-    "services/local": 2_350,
-    "spark_jobs": 8_250,
+    "services/local": 2_600,
+    "spark_jobs": 8_470,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 67_500
-PLUGIN_LINES = 6_050
-TOOLS_LINES = 3_300
-TEST_LINES = 105_000
-SETTINGS = 160
-RPCS = 65
+PRODUCT_LINES = 81_000
+PLUGIN_LINES = 6_300
+TOOLS_LINES = 3_500
+TEST_LINES = 119_000
+SETTINGS = 164
+RPCS = 71
 
-CORE = ("api", "common", "rpc", "rsm", "rlmm", "workflows")
-READING = ("services.rlm.fetch", "services.rlm.consumers", "services.records", "services.client")
+READING = ("services.rlm.fetch", "services.rlm.consumers", "services.client")
 SHARED_BY_RLM = ("partition", "tier", "losses", "reporting", "kafka_log", "metrics", "settings")
 """What reading needs of shipping: modules and folders of services/rlm by the begin of the name."""
 DOOR = ("services.rlm.manager", "services.rlm.fetch.reads")
@@ -185,8 +184,7 @@ def _may_import(name: str, wanted: str) -> bool:
         return False
     if ours == "shipping":
         # The main starts both halves.
-        is_root = name == "services.rlm.__main__"
-        return is_root or wanted.startswith("services.records") or (name, wanted) == DOOR
+        return name == "services.rlm.__main__" or (name, wanted) == DOOR
     if ours == "reading":
         return wanted.startswith(tuple(f"services.rlm.{each}" for each in SHARED_BY_RLM))
     return theirs in ("shipping", "reading") or theirs in BETWEEN_WINGS.get(ours, ())

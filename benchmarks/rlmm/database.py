@@ -13,9 +13,9 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.rlmm.histories import Layout, store
-from services.local.postgres import EmbeddedPostgres
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm.database import schema, schema_revision
+from tests.harness.local_servers import DatabaseServer
 
 # Settings of a server as large as its rows. None of them makes a commit less durable.
 SERVER_SETTINGS = {
@@ -34,7 +34,7 @@ class Databases:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.server = EmbeddedPostgres(directory / "postgres", SERVER_SETTINGS)
+        self.server = DatabaseServer(directory / "postgres", SERVER_SETTINGS)
 
     def history(self, layout: Layout) -> str:
         """Return the URL of a database with these rows, filled at the first call. Must not be

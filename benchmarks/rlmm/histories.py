@@ -10,6 +10,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import psycopg
 
 from services.api.ids import TopicIdPartition, uuid_to_text
+from services.rlmm.deletion_bound import TODAY
 
 OFFSETS_PER_SEGMENT = 100
 EPOCHS = 3
@@ -106,11 +107,12 @@ _TOPICS = "INSERT INTO topics (topic_id, name) SELECT DISTINCT topic_id, topic F
 
 _PARTITIONS = f"""
     INSERT INTO partitions (topic_id, partition, revision, highest_broker_leader_epoch,
-        finished_segments, finished_bytes, live_segments, live_bytes)
+        finished_segments, finished_bytes, live_segments, live_bytes, marked_bytes, marked_on)
     SELECT topic_id, partition, revision, {EPOCHS - 1}, count, count * {SIZE_BYTES}, count,
-        count * {SIZE_BYTES}
-    FROM histories CROSS JOIN LATERAL (SELECT 2 * segments + 2 * cardinality(gone) AS revision,
-        segments - cardinality(gone) AS count) AS of"""
+        count * {SIZE_BYTES}, marked * {SIZE_BYTES}, CASE WHEN marked > 0 THEN {TODAY} END
+    FROM histories CROSS JOIN LATERAL (SELECT cardinality(gone)::bigint AS marked) AS deleted
+    CROSS JOIN LATERAL (SELECT 2 * (segments + marked) AS revision, segments - marked AS count
+    ) AS of"""
 
 _SEGMENTS = f"""
     INSERT INTO segments (topic_id, partition, segment_id, start_offset, end_offset,

@@ -90,8 +90,8 @@ class MutationContext:
             ConcurrentUpdateError. A repeated request id is recognized first, and may expect another
             revision. None for any revision.
         expected_config_revision: the same, of the topic's settings.
-        retention_owner: the owner for whom a retention rule deletes the segment; None counts as the
-            broker. DeletionRefusedError if the topic has another owner.
+        retention_owner: the one for whom a retention rule deletes the segment; None counts as the
+            broker. DeletionRefusedError if the topic has another.
     """
 
     request_id: str | None = None
@@ -124,12 +124,19 @@ class MutationOutcome:
     """Describe a change that is in effect now.
 
     Attributes:
-        applied: True if this call made the change, False if an earlier one did (a repeat).
+        applied: True if this call made the change, or an earlier one with its request id, or of
+            its sweep and segment; False if another one did (a repeat). A deletion stays the sweep's
+            that marked it if a caller without a plan finishes it.
         revision: the partition's revision that carries the change.
+        custom_metadata: of a segment that moves to DELETE_SEGMENT_STARTED, or has moved: names the
+            objects to delete. None if it has none, and for every other change.
+        kept_until_ms: of an update: the segment's kept_until_ms now.
     """
 
     applied: bool
     revision: int
+    custom_metadata: bytes | None = None
+    kept_until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

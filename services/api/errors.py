@@ -8,7 +8,7 @@
     ├── SegmentAlreadyExistsError          ALREADY_EXISTS       same id, different content
     ├── InvalidStateTransitionError        FAILED_PRECONDITION  read again; a retry cannot help
     ├── FencedLeaderEpochError             FAILED_PRECONDITION  an older leader than the partition's
-    ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, an owner, a lease
+    ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, a pause, a lease
     ├── StoreNotFoundError                 FAILED_PRECONDITION  no such bucket or directory
     ├── StoreAccessDeniedError             FAILED_PRECONDITION  the store refuses RSM's credentials
     ├── BodyTooLargeError                  FAILED_PRECONDITION  a proxy refuses a request's size
@@ -93,7 +93,7 @@ class FencedLeaderEpochError(RemoteStorageError):
 class DeletionRefusedError(RemoteStorageError):
     """Report a deletion that settings, a copy lease or a manifest forbid.
 
-    The settings are a hold, a pause, or another owner of retention. RSM deletes objects of a
+    The settings are a hold, a pause, or another retention owner. RSM deletes objects of a
     committed copy by their keys only if the request says that it means them.
     """
 

@@ -55,7 +55,7 @@ class RemoteLogSegmentId:
 def random_uuid() -> UUID:
     """Make a random UUID of which the text form does not start with a dash.
 
-    A command would take such a text for an option (Kafka: Uuid.randomUuid).
+    A command would parse such a text as an option (Kafka: Uuid.randomUuid).
     """
     while True:
         uuid = uuid4()

@@ -67,7 +67,7 @@ class OffsetQueries:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundOffset:
+class OffsetAnswer:
     """The answer to one query.
 
     Attributes:
@@ -136,7 +136,7 @@ class RaisedLogStart:
     """The outcome for one partition.
 
     Attributes:
-        log_start_offset: the tier's, which is now at or above what was asked for; -1 after an
+        log_start_offset: the tier's, which is now at or above the wanted one; -1 after an
             error.
     """
 
@@ -152,7 +152,7 @@ class OffsetService(RemoteLogManager, Protocol):
     Errors are per partition, by Kafka's names; the answers are in the order of the request.
     """
 
-    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
+    def list_offsets(self, queries: OffsetQueries) -> list[OffsetAnswer]:
         """Find offsets by time or by a SpecialTime (Kafka: ListOffsets).
 
         By time the tier is searched first, from the log start on, then the local log. What is not
@@ -168,7 +168,7 @@ class OffsetService(RemoteLogManager, Protocol):
         """
         ...
 
-    def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+    def delete_records(self, requests: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
         """Raise the tier's log start, to the high watermark at most (Kafka: DeleteRecords).
 
         Readers of this RLM get nothing below it from then on, those of another RLM after its next

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from services.api.calls import MAX_TEXT_LENGTH
 from services.api.ids import ZERO_UUID
-from services.api.validation import require, require_int32, require_int64
+from services.api.validation import require, require_between, require_int32, require_int64
 
 MAX_ANOMALIES = 1_000
 """The most anomalies of one report."""
@@ -68,13 +68,13 @@ class Anomaly:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenAnomaly:
+class RecordedAnomaly:
     """The record of an anomaly in RLMM.
 
     Attributes:
         first_seen_ms, last_seen_ms: when a run found the anomaly, by the database's clock.
         times_seen: the number of runs that found it.
-        run_id: the last run that found it.
+        run_id: the last run that reported it.
     """
 
     anomaly: Anomaly
@@ -115,7 +115,7 @@ class AnomalyPage:
         next_page_token: opaque; pass it with the same query for the next page. "" at the end.
     """
 
-    anomalies: tuple[SeenAnomaly, ...]
+    anomalies: tuple[RecordedAnomaly, ...]
     next_page_token: str
 
 
@@ -126,85 +126,133 @@ def check_run_id(run_id: str) -> None:
 
 
 MAX_PARTS = 10_000
-"""The most parts of a verification."""
+"""The most parts of a check."""
 
 
-MAX_VERIFIED_TOPICS = 1_000
-"""The most topics of one report of a verification."""
+MAX_RUN_COUNTS = 1_000
+"""The most counts of one report of a run."""
 
 
-class VerificationKind(Enum):
-    """How a run verifies: by comparing objects with metadata, or by reading all bytes."""
+MAX_RUN_TOPICS = 100
 
+
+MAX_TOPIC_NAME_LENGTH = 249
+
+
+class RunKind(Enum):
+    """What a tool did: deleted segments, verified them, or maintained the database.
+
+    RETENTION deletes what retention no longer keeps, REMOVAL marked partitions. RECONCILE compares
+    objects with metadata, SCRUB reads all bytes. MAINTENANCE purges old rows.
+    """
+
+    RETENTION = "RETENTION"
+    REMOVAL = "REMOVAL"
     RECONCILE = "RECONCILE"
     SCRUB = "SCRUB"
+    MAINTENANCE = "MAINTENANCE"
+
+
+SWEEPS = (RunKind.RETENTION, RunKind.REMOVAL)
+CHECKS = (RunKind.RECONCILE, RunKind.SCRUB)
+
+
+class RunOutcome(Enum):
+    """How a run ended; PARTIAL: another run may do more; REFUSED: it would be refused as well."""
+
+    DONE = "DONE"
+    PARTIAL = "PARTIAL"
+    REFUSED = "REFUSED"
 
 
 @dataclass(frozen=True, slots=True)
-class VerificationRun:
-    """A run that verified part `part`, from 1, of `parts` parts of each topic.
+class ToolRun:
+    """A run of a sweep or a check that has ended; see the proto.
 
     Attributes:
+        topics: the names to which it was restricted; empty: all.
+        part: the part of each topic that it read, from 1, of `parts` parts.
+        duration_ms: its duration; 0 if unknown.
         listed_at_ms: when the objects were listed, if long before the run's end; None for its end.
     """
 
-    kind: VerificationKind
+    kind: RunKind
     run_id: str
+    outcome: RunOutcome = RunOutcome.DONE
+    topics: tuple[str, ...] = ()
     part: int = 1
     parts: int = 1
+    duration_ms: int = 0
     listed_at_ms: int | None = None
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
-        require(1 <= self.parts <= MAX_PARTS, "parts", f"must be 1 to {MAX_PARTS}, is {self.parts}")
-        require(1 <= self.part <= self.parts, "part", f"must be 1 to {self.parts}, is {self.part}")
+        count, most = len(self.topics), MAX_RUN_TOPICS
+        require(count <= most, "topics", f"at most {most} names, has {count}")
+        for index, topic in enumerate(self.topics):
+            is_name = 1 <= len(topic) <= MAX_TOPIC_NAME_LENGTH
+            rule = f"must be 1 to {MAX_TOPIC_NAME_LENGTH} characters"
+            require(is_name, f"topics[{index}]", rule)
+        require_between(self.parts, "parts", 1, MAX_PARTS)
+        require_between(self.part, "part", 1, self.parts)
+        require_int64(self.duration_ms, "duration_ms")
         if self.listed_at_ms is not None:
             require_int64(self.listed_at_ms, "listed_at_ms")
             require(self.listed_at_ms >= 0, "listed_at_ms", "must not be before 1970")
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedTopic:
-    """What was verified of a topic; see the proto."""
+class RunCounts:
+    """What a run did with the segments of a topic, or of all its topics; see the proto.
 
-    topic_id: UUID
+    Attributes:
+        topic_id: None for all topics of the run together.
+        segments: that the run planned to delete, or read.
+        done_segments: of these, deleted or sound; the logs have done_bytes together.
+        failed_segments: of these, not deleted, or damaged.
+    """
+
+    topic_id: UUID | None = None
     segments: int = 0
-    verified_segments: int = 0
-    verified_bytes: int = 0
+    done_segments: int = 0
+    done_bytes: int = 0
     failed_segments: int = 0
 
     def __post_init__(self) -> None:
         require(self.topic_id != ZERO_UUID, "topic_id", "must not be the zero id")
-        for name in ("segments", "verified_segments", "verified_bytes", "failed_segments"):
+        for name in ("segments", "done_segments", "done_bytes", "failed_segments"):
             require_int64(getattr(self, name), name)
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
-    """The last verification of a topic, the sum of its parts.
+class RecordedRun:
+    """The last run of a kind over a topic, or over the topics of a run: the sum of its parts.
 
     Attributes:
-        verified_parts: of `parts`.
+        topics: the name of the topic of `counts`; without one, as the run's.
+        ended_parts: of `parts`.
         ended_ms, last_ended_ms: when the oldest and the latest of them ended, by the database's
             clock, or when their objects were listed if that was long before.
-        run_id: of the latest.
+        run_id, outcome: of the latest.
     """
 
-    topic: str
-    kind: VerificationKind
+    kind: RunKind
+    run_id: str
+    outcome: RunOutcome
+    topics: tuple[str, ...]
     parts: int
-    verified_parts: int
+    ended_parts: int
     ended_ms: int
     last_ended_ms: int
-    run_id: str
-    verified: VerifiedTopic
+    duration_ms: int
+    counts: RunCounts
 
 
 @dataclass(frozen=True, slots=True)
-class VerificationPage:
-    """The last verifications on one page, by topic id and kind; the token as in AnomalyPage."""
+class RunPage:
+    """The last runs on one page; the token as in AnomalyPage."""
 
-    verifications: tuple[Verification, ...]
+    runs: tuple[RecordedRun, ...]
     next_page_token: str
 
 
@@ -227,79 +275,3 @@ class ObjectDeletion:
         require(self.segment_id != ZERO_UUID, "segment_id", "must not be the zero id")
         require(self.object_key != "", "object_key", "must not be empty")
         require_object_key(self.object_key)
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionFreeze:
-    """A time in which no deletion of the whole tier begins, because its metadata is rebuilt.
-
-    Attributes:
-        since_ms: when it began, by the database's clock.
-        actor: the caller that began it.
-    """
-
-    since_ms: int
-    actor: str
-    reason: str
-
-
-class SweepKind(Enum):
-    """What a sweep deletes: what retention no longer keeps, or marked partitions."""
-
-    RETENTION = "RETENTION"
-    REMOVAL = "REMOVAL"
-
-
-class SweepOutcome(Enum):
-    """How a sweep ended; PARTIAL: another run may do more; REFUSED: it would be refused as well."""
-
-    DONE = "DONE"
-    PARTIAL = "PARTIAL"
-    REFUSED = "REFUSED"
-
-
-MAX_SWEPT_TOPICS = 100
-
-
-MAX_TOPIC_NAME_LENGTH = 249
-
-
-@dataclass(frozen=True, slots=True)
-class SweepRecord:
-    """A sweep that has ended; see the proto.
-
-    Attributes:
-        topics: the names to which it was restricted; empty: all.
-    """
-
-    kind: SweepKind
-    topics: tuple[str, ...]
-    run_id: str
-    outcome: SweepOutcome
-    duration_ms: int = 0
-    planned_segments: int = 0
-    deleted_segments: int = 0
-    deleted_bytes: int = 0
-    failed_segments: int = 0
-
-    def __post_init__(self) -> None:
-        check_run_id(self.run_id)
-        count = len(self.topics)
-        require(
-            count <= MAX_SWEPT_TOPICS, "topics", f"at most {MAX_SWEPT_TOPICS} names, has {count}"
-        )
-        for index, topic in enumerate(self.topics):
-            is_name = 1 <= len(topic) <= MAX_TOPIC_NAME_LENGTH
-            rule = f"must be 1 to {MAX_TOPIC_NAME_LENGTH} characters"
-            require(is_name, f"topics[{index}]", rule)
-        numbers = ("duration_ms", "planned_segments", "deleted_segments", "deleted_bytes")
-        for name in (*numbers, "failed_segments"):
-            require_int64(getattr(self, name), name)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSweep:
-    """The last sweep of a kind and topics; ended_ms is by the database's clock."""
-
-    record: SweepRecord
-    ended_ms: int

@@ -1,4 +1,4 @@
-"""Define a partition's state: deletion, report, gaps, events, anomalies, verifications."""
+"""Define a partition's state: deletion, report, gaps, events, anomalies."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,10 @@ from enum import Enum
 from uuid import UUID
 
 from services.api.calls import MAX_TEXT_LENGTH
+from services.api.holds import Hold
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.segments import ExportPosition, RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require, require_int32, require_int64
 
 LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
@@ -20,7 +21,7 @@ DELETED_AT_BROKER = "DELETED_AT_BROKER"
 GAP_KINDS = (LOST_BEFORE_COPY, DELETED_AT_BROKER)
 
 MAX_GAPS = 1_000
-"""The most gaps that are kept of a partition: those with the greatest offsets."""
+"""The most gaps that are stored of a partition: those with the greatest offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def is_recorded(gaps: Sequence[OffsetGap], start_offset: int, end_offset: int) -
     """Return whether a range, both ends inclusive, lies within one of the recorded gaps.
 
     Args:
-        gaps: all that are kept of a partition, ascending. If there are MAX_GAPS, all offsets below
+        gaps: all stored ones of a partition, ascending. If there are MAX_GAPS, all offsets below
             the first gap count as recorded: their gap may have been dropped.
     """
     if len(gaps) >= MAX_GAPS and end_offset + 1 < gaps[0].start_offset:
@@ -77,6 +78,7 @@ class PartitionReport:
         copied_through_offset: the last offset in the tier when the bytes were counted, inclusive;
             NOTHING_COPIED if there was none. While the tier is empty, the offset before the log's
             start when its copying began.
+        lag_bytes: of the rolled segments that are not in the tier; nothing is decided by it.
     """
 
     topic_id_partition: TopicIdPartition
@@ -90,6 +92,7 @@ class PartitionReport:
     last_stable_offset: int
     only_local_bytes: int
     copied_through_offset: int
+    lag_bytes: int = 0
 
     def __post_init__(self) -> None:
         require_int32(self.broker_id, "broker_id", at_least=-1)
@@ -98,6 +101,7 @@ class PartitionReport:
         require_int64(self.local_log_start_offset, "local_log_start_offset")
         require_int64(self.log_end_offset, "log_end_offset")
         require_int64(self.only_local_bytes, "only_local_bytes")
+        require_int64(self.lag_bytes, "lag_bytes")
         require_int64(self.copied_through_offset, "copied_through_offset", at_least=NOTHING_COPIED)
         latest = self.lineage.latest_epoch
         led = latest is None or latest <= self.leader_epoch
@@ -153,7 +157,7 @@ class PartitionState:
         highest_broker_leader_epoch: calls with a lower one are fenced; None if none is known.
         polled_log: the latest one; None if no RLM has polled it. Not in the answer to a report.
         polled_at_ms: when it came, by the database's clock.
-        export_positions: those whose leases lasted when the state was read, by name.
+        holds: those over the partition that lasted when the state was read, by name.
     """
 
     log_start_offset: int = 0
@@ -165,7 +169,7 @@ class PartitionState:
     highest_broker_leader_epoch: int | None = None
     polled_log: PolledLog | None = None
     polled_at_ms: int | None = None
-    export_positions: tuple[ExportPosition, ...] = ()
+    holds: tuple[Hold, ...] = ()
 
     @property
     def report_age_ms(self) -> int | None:

@@ -3,12 +3,20 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
-from services.api.validation import require, require_count, require_int32, require_int64
+from services.api.pages import every_page
+from services.api.validation import (
+    require,
+    require_between,
+    require_count,
+    require_int32,
+    require_int64,
+)
 
 MAX_LEADERSHIP_CHANGES = 10_000
 MAX_STOPS = 1_000
@@ -140,7 +148,7 @@ class PartitionLifecycle(Protocol):
         TIERING_DISABLED: if this broker leads, the tier's log start is raised to the local one and
         every segment is marked DELETE_SEGMENT_STARTED; both are committed before the call returns.
         The objects are deleted afterwards, in the background; if the process dies meanwhile, any
-        later deletion or a repeated call finishes the work. The owner of retention
+        later deletion or a repeated call finishes the work. The retention owner
         (sediment.retention.owner) does not matter. A follower only ends its tasks.
 
         TOPIC_DELETED: the partition becomes DELETE_PARTITION_MARKED, whatever the role here. A
@@ -154,8 +162,8 @@ class PartitionLifecycle(Protocol):
                 did not change.
             FencedLeaderEpochError: a later leader epoch is known, here or to RLMM.
             DeletionRefusedError: TIERING_DISABLED, but the topic's settings do not allow it
-                (remote.log.delete.on.disable, sediment.hold, or sediment.sweep.paused if the sweep
-                owns retention), or another broker copies a segment under a lease.
+                (remote.log.delete.on.disable), a hold keeps some of it, or another broker copies a
+                segment under a lease.
             InvalidStateTransitionError: TIERING_DISABLED of a partition that is unknown here and
                 has segments in the tier, or whose log is not here.
             ConcurrentUpdateError: a copy is still running, the log cannot be read, the settings
@@ -242,9 +250,7 @@ class FetchPartition:
             epoch = getattr(self, field)
             if epoch is not None:
                 require_int32(epoch, field)
-        require(
-            0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"
-        )
+        require_between(self.max_bytes, "max_bytes", 1, MAX_FETCH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +259,7 @@ class FetchRequest:
 
     Attributes:
         max_wait_ms: how long to wait while fewer than `min_bytes` can be read; 0: not at all.
+        timeout_ms: how long to wait for the tier; 0: as long as the server waits by itself.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -261,18 +268,14 @@ class FetchRequest:
     max_wait_ms: int = 0
     min_bytes: int = 0
     role: FetchRole = FetchRole.CONSUMER
+    timeout_ms: int = 0
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.max_wait_ms <= MAX_FETCH_WAIT_MS,
-            "max_wait_ms",
-            f"must be 0 to {MAX_FETCH_WAIT_MS}",
-        )
+        require_between(self.max_wait_ms, "max_wait_ms", 0, MAX_FETCH_WAIT_MS)
+        require_between(self.timeout_ms, "timeout_ms", 0, MAX_FETCH_WAIT_MS)
         require_int32(self.min_bytes, "min_bytes")
         require_count(self.partitions, "partitions", MAX_FETCH_PARTITIONS)
-        require(
-            0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"
-        )
+        require_between(self.max_bytes, "max_bytes", 1, MAX_FETCH_BYTES)
         require_distinct((p.topic_id_partition for p in self.partitions), "partitions")
 
 
@@ -367,7 +370,7 @@ class Problem:
     Attributes:
         path: the file or folder at fault.
         offset: the record offset at which the problem begins; None if unknown.
-        held_segments: rolled segments that the problem keeps from being copied, the segment at
+        blocked_segments: rolled segments that the problem keeps from being copied, the segment at
             fault included; 0 if RLM repaired it (INDEX_REBUILT) or nothing is left to copy
             (LOST_BEFORE_COPY).
     """
@@ -376,7 +379,7 @@ class Problem:
     path: str
     message: str
     offset: int | None = None
-    held_segments: int = 0
+    blocked_segments: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +394,7 @@ class PartitionDescription:
         copied_through_offset: the last offset of the copied prefix, which may have recorded gaps;
             a lost range that is not recorded ends the prefix. -1 if nothing is copied.
         local_segments, local_size_bytes: of the local log, the active segment included.
-        pending_segments, pending_size_bytes: rolled segments that are not copied yet.
+        lag_segments, lag_bytes: rolled segments that are not in the tier, for any reason.
         remote_segments, remote_size_bytes: finished segments in the tier.
         problems: causes that stop copying, losses, and repairs; the first twenty, and one that
             counts the others.
@@ -408,8 +411,8 @@ class PartitionDescription:
     copied_through_offset: int
     local_segments: int
     local_size_bytes: int
-    pending_segments: int
-    pending_size_bytes: int
+    lag_segments: int
+    lag_bytes: int
     remote_segments: int
     remote_size_bytes: int
     problems: tuple[Problem, ...] = ()
@@ -442,9 +445,9 @@ class CopyLag:
     broker_id: int
     partitions: int
     lagging_partitions: int = 0
-    held_back_partitions: int = 0
-    uncopied_segments: int = 0
-    uncopied_bytes: int = 0
+    blocked_partitions: int = 0
+    lag_segments: int = 0
+    lag_bytes: int = 0
     oldest_timestamp_ms: int | None = None
     local_retention_used: float | None = None
     drained: bool = False
@@ -513,13 +516,8 @@ def all_descriptions(
     manager: RemoteLogManager, topics: Sequence[str] = ()
 ) -> Iterator[PartitionDescription]:
     """Yield the partitions of every page of describe_partitions."""
-    token = ""
-    while True:
-        page = manager.describe_partitions(topics, page_token=token)
-        yield from page.partitions
-        token = page.next_page_token
-        if not token:
-            return
+    pages = every_page(partial(manager.describe_partitions, topics))
+    return (partition for page in pages for partition in page.partitions)
 
 
 UNKNOWN_LEADER = -1

@@ -2,27 +2,27 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
+from services.api.holds import Hold, HoldPage
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.operations import (
     ALL_ANOMALIES,
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
-    DeletionFreeze,
     ObjectDeletion,
-    RecordedSweep,
-    SeenAnomaly,
-    SweepRecord,
-    Verification,
-    VerificationPage,
-    VerificationRun,
-    VerifiedTopic,
+    RecordedAnomaly,
+    RecordedRun,
+    RunCounts,
+    RunPage,
+    ToolRun,
 )
+from services.api.pages import every_page
 from services.api.partitions import (
     NO_SEGMENTS,
     EventPage,
@@ -50,7 +50,6 @@ from services.api.segment_batches import (
     SegmentScan,
 )
 from services.api.segments import (
-    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -103,6 +102,18 @@ class SegmentPage:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPage:
+    """Some of the kept segments.
+
+    Attributes:
+        next_page_token: opaque; pass it with the same query for the next page. "": the end.
+    """
+
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    next_page_token: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionLeadership:
     """A partition and the leader epoch of its leader; None if the client knows none."""
 
@@ -131,7 +142,8 @@ class PartitionSummary:
             it was never sent, or an undeletion deleted it.
         known_since_ms: when the partition became known, by the database's clock.
         totals: of its segments, at `revision`.
-        is_held: the topic is on hold.
+        is_on_hold: a hold of any kind but EXPORT keeps some of its offsets.
+        awaits_confirmation: today a deletion of the topic passed the bound of a day.
     """
 
     topic_id_partition: TopicIdPartition
@@ -142,7 +154,8 @@ class PartitionSummary:
     cluster_id: str | None = None
     known_since_ms: int = 0
     totals: SegmentTotals = NO_SEGMENTS
-    is_held: bool = False
+    is_on_hold: bool = False
+    awaits_confirmation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +185,8 @@ class RemoteLogMetadataManager(Protocol):
 
     A topic id has one name forever: another name under the same id is an InvalidRequestError.
 
-    What begins a deletion raises DeletionRefusedError while a rebuild has frozen deletions
-    (begin_rebuild).
+    What begins a deletion raises DeletionRefusedError if a hold keeps what would be deleted
+    (set_hold); the message names the hold.
     """
 
     def add_remote_log_segment_metadata(
@@ -223,9 +236,17 @@ class RemoteLogMetadataManager(Protocol):
         Idempotent: the state it has, and DELETE_SEGMENT_STARTED of one in DELETE_SEGMENT_FINISHED,
         with the same custom metadata or with none, is a repeat.
 
+        The outcome of DELETE_SEGMENT_STARTED has the segment's custom metadata: delete the objects
+        by it, not by what was read before, because replace_segment_data may have come between.
+
         Absent custom metadata keeps the stored one. COPY_SEGMENT_FINISHED makes the segment
         visible to look-ups and displaces older ones as Kafka does (kafka-storage
         RemoteLogLeaderEpochState).
+
+        If the context's retention owner is the broker, the objects of a segment that leaves
+        COPY_SEGMENT_FINISHED are kept for the topic's delete_grace_ms: outcome and segment have
+        kept_until_ms, in DELETE_SEGMENT_FINISHED too. After that time DELETE_SEGMENT_FINISHED once
+        more, with the retention owner RLM or SWEEP, records that they are deleted and clears it.
 
         Raises:
             RemoteResourceNotFoundError: the segment id or its partition is not known.
@@ -239,7 +260,8 @@ class RemoteLogMetadataManager(Protocol):
                 hold; or, unless the partition is in DELETE_PARTITION_STARTED, by another than the
                 topic's retention owner, or by a sweep that is paused. COPY_SEGMENT_STARTED to
                 DELETE_SEGMENT_STARTED by another broker than the one that added it, before its
-                lease has ended; the message says when that is.
+                lease has ended; the message says when that is. The objects of a kept segment are
+                not due yet.
         """
         ...
 
@@ -278,7 +300,7 @@ class RemoteLogMetadataManager(Protocol):
             RetriableRemoteStorageError: the database cannot be reached; some may be renewed.
 
         Items' errors:
-            RetriableRemoteStorageError: others hold the partition up; ask again. It is not waited
+            RetriableRemoteStorageError: others hold the partition up; call again. It is not waited
                 for so long that the other leases could end.
             RemoteResourceNotFoundError: the segment id or its partition is not known.
             InvalidStateTransitionError: it is no longer COPY_SEGMENT_STARTED, or another broker
@@ -309,7 +331,7 @@ class RemoteLogMetadataManager(Protocol):
             InvalidRequestError: the batch is empty or too large.
 
         Items' errors:
-            ThrottledError: the segments before it fill the answer already; ask again for this one.
+            ThrottledError: the segments before it fill the answer already; call again for this one.
         """
         ...
 
@@ -319,8 +341,9 @@ class RemoteLogMetadataManager(Protocol):
         """Return those of up to MAX_BATCH segments that are known, ascending by start offset.
 
         They may have any state; a segment in DELETE_SEGMENT_FINISHED is known until its tombstone
-        is purged. The answer has fewer if so many would not fit into a message, at least one:
-        segments_by_id asks until it has all.
+        is purged, and a kept one (list_kept_segments) also if its partition was removed. The answer
+        has fewer if so many would not fit into a message, at least one: segments_by_id calls until
+        it has all.
 
         Raises:
             InvalidRequestError: no ids, or too many.
@@ -378,9 +401,9 @@ class RemoteLogMetadataManager(Protocol):
             states: only these; empty: all.
             min_offset: only segments with end_offset >= min_offset.
             if_revision_not: answer `not_modified` if the partition still has this revision.
-            deletes_for: the owner for which the client will delete listed segments; None: it only
-                reads. Kafka raises its log start before its first deletion, so that a refusal of
-                the deletion comes too late.
+            deletes_for: the retention owner for which the client will delete listed segments; None:
+                it only reads. Kafka raises its log start before its first deletion, so that a
+                refusal of the deletion comes too late.
             page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE. A page
                 has fewer if so many would not fit into a message.
             page_token: of the page before, from the same query.
@@ -388,6 +411,26 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: a negative page size; not a token of this query.
             DeletionRefusedError: `deletes_for` may not delete a finished segment of the topic now.
+        """
+        ...
+
+    def list_kept_segments(
+        self,
+        *,
+        topic: str = "",
+        due_only: bool = False,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> KeptPage:
+        """Return one page of the kept segments, by kept_until_ms, those of removed partitions too.
+
+        A kept segment is in DELETE_SEGMENT_FINISHED because a broker deleted it, and its objects
+        are still in the store.
+
+        Args:
+            topic: only of topics with this name; "": of all.
+            due_only: only those whose objects may be deleted now: kept_until_ms has passed, the
+                topic is not on hold, and no rebuild has frozen deletions.
         """
         ...
 
@@ -424,7 +467,7 @@ class RemoteLogMetadataManager(Protocol):
         this order. The earlier states of a segment are not known: only one in
         COPY_SEGMENT_FINISHED counts as finished, for the highest offsets of its epochs too, and
         one in DELETE_SEGMENT_STARTED counts as a copy that failed. One in
-        DELETE_SEGMENT_FINISHED is a tombstone, kept as long as any other.
+        DELETE_SEGMENT_FINISHED is a tombstone, stored as long as any other.
 
         One in COPY_SEGMENT_FINISHED that ends below the tier's log start is imported as
         DELETE_SEGMENT_STARTED: retention has deleted it before, or was about to. On a topic on hold
@@ -510,8 +553,8 @@ class RemoteLogMetadataManager(Protocol):
 
         Args:
             restores: it was raised before the database was lost or set back: raise it again,
-                whatever hold, owner or export the topic has, and up to the end of the partition if
-                it is above that. Only while a rebuild has frozen deletions.
+                whatever holds and retention owner it has, and up to the end of the partition if it
+                is above that. Only while a REBUILD hold lasts.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
@@ -519,9 +562,8 @@ class RemoteLogMetadataManager(Protocol):
                 finished.
             FencedLeaderEpochError: an epoch below the partition's highest.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
-            DeletionRefusedError: the topic is on hold; or the context's retention owner is not
-                the topic's, or a sweep that is paused; or it `restores`, and no rebuild has frozen
-                deletions.
+            DeletionRefusedError: a hold keeps an offset below the new log start; or the context's
+                retention owner is not the topic's; or it `restores`, and no REBUILD hold lasts.
         """
         ...
 
@@ -538,7 +580,7 @@ class RemoteLogMetadataManager(Protocol):
             InvalidStateTransitionError: out of order; FINISHED while segments remain.
             FencedLeaderEpochError: MARKED under an epoch below the partition's highest.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
-            DeletionRefusedError: STARTED of a topic on hold; MARKED is not refused by it.
+            DeletionRefusedError: STARTED of a partition on hold; MARKED during a rebuild.
         """
         ...
 
@@ -559,7 +601,8 @@ class RemoteLogMetadataManager(Protocol):
 
         Args:
             topic: only of topics with this name; "": of all.
-            delete_states: only those in one of these; empty: in any or in none.
+            delete_states: only those in one of these, those in DELETE_PARTITION_FINISHED until
+                their topic is purged; empty: all that are not removed.
             cluster_id: only of topics recorded with this cluster; "": of all.
         """
         ...
@@ -585,7 +628,7 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: no partitions, too many, or one twice; a topic id under another
                 name.
-            ThrottledError: too many watches; or the client is too slow to take the changes.
+            ThrottledError: too many watches; or the client is too slow to read the changes.
             RetriableRemoteStorageError: the changes cannot be read, or the service stops.
         """
         ...
@@ -594,7 +637,7 @@ class RemoteLogMetadataManager(Protocol):
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
     ) -> EventPage:
         """Return one page of a partition's audit trail, ascending by revision, without gaps from
-        the oldest event that is kept. Also of a partition that was deleted.
+        the oldest event that is stored. Also of a partition that was deleted.
 
         A page may have fewer events than requested, even none, though others follow: it is one
         message, and reads a bounded number of events.
@@ -643,27 +686,67 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
-    def set_export_position(
-        self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
-    ) -> ExportPosition | None:
-        """Keep a partition's offsets from `next_offset` on for an export, while a lease lasts.
+    def set_hold(self, hold: Hold, lease_ms: int | None = None) -> Hold:
+        """Keep offsets from deletion; return the hold as it is stored.
 
-        Meanwhile RLMM refuses to mark finished segments for deletion that end at or above the
-        offset, and to raise the log start above it. What ends below the log start goes, and so does
-        a partition in DELETE_PARTITION_STARTED. No event: the partition's revision stays.
+        When it returns, nothing that the hold keeps begins to be deleted, by whichever service
+        (services.api.holds); what began before continues. A name that lasts in the same scope is
+        replaced: an export's first offset never falls, a legal hold only grows, a rebuild's stays
+        as it is. No event: revisions stay.
 
         Args:
-            name: of the export; 1 to MAX_EXPORT_NAME_LENGTH characters.
-            next_offset: a position whose lease lasts never falls: a lower offset renews its lease.
-            lease_ms: from now on, by the database's clock; up to MAX_EXPORT_LEASE_MS. 0 ends the
-                lease.
-
-        Returns:
-            What is stored; None if the lease was ended.
+            lease_ms: it lasts from now on so long, by the database's clock; None: by its until_ms.
 
         Raises:
-            RemoteResourceNotFoundError: the partition is not known.
-            InvalidRequestError: an argument is out of bounds, or MAX_EXPORTS others have positions.
+            RemoteResourceNotFoundError: its topic or partition is not known.
+            InvalidRequestError: a field is out of bounds or does not suit its kind; until_ms is
+                past; the name is of another kind of hold; MAX_HOLDS others last in its scope.
+        """
+        ...
+
+    def end_hold(self, hold: Hold, context: MutationContext = NO_CONTEXT) -> Hold | None:
+        """End a hold; return what it was, or None if there was none.
+
+        Args:
+            hold: of which the name, the kind and the scope count.
+            context: only its `reason` may be set.
+
+        Raises:
+            RemoteResourceNotFoundError: its topic is not known.
+            InvalidRequestError: the name is of another kind of hold.
+        """
+        ...
+
+    def list_holds(self, topic: str = "", *, page_size: int = 0, page_token: str = "") -> HoldPage:
+        """Return one page of the holds that last, in an order of RLMM's own.
+
+        Args:
+            topic: only of topics with this name, and of all topics; "" for every hold.
+
+        Raises:
+            InvalidRequestError: a negative page size; not a token of this query.
+        """
+        ...
+
+    def replace_segment_data(
+        self,
+        segment_id: RemoteLogSegmentId,
+        expected_custom_metadata: bytes,
+        new_custom_metadata: bytes,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        """Let a finished segment be read from another copy, that RSM returned the new bytes for.
+
+        It stays in COPY_SEGMENT_FINISHED, where look-ups prefer it as before. The event has this
+        state before and after. New custom metadata that the segment has is a repeat. Neither fenced
+        nor stopped by a hold: the segment's records are the same.
+
+        Raises:
+            RemoteResourceNotFoundError: the segment id or its partition is not known.
+            InvalidStateTransitionError: it is in another state.
+            ConcurrentUpdateError: it has neither of the two; or not the context's
+                expected_revision or expected_config_revision.
+            CustomMetadataTooLargeError: the new custom metadata is too long.
         """
         ...
 
@@ -703,27 +786,6 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
-    def begin_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze:
-        """Freeze all deletions of the tier until confirm_rebuild; return the freeze in effect.
-
-        When it returns, DeletionRefusedError answers whatever begins a deletion:
-        DELETE_SEGMENT_STARTED, DELETE_PARTITION_MARKED and DELETE_PARTITION_STARTED,
-        raise_log_start_offset, record_object_deletions, and lists with `deletes_for`. What began
-        before continues. A freeze that is in effect stays as it is.
-
-        Args:
-            context: only its `reason` may be set.
-        """
-        ...
-
-    def confirm_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze | None:
-        """End the freeze of begin_rebuild; return it, or None if deletions were not frozen.
-
-        Args:
-            context: only its `reason` may be set.
-        """
-        ...
-
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         """Return a topic's settings; revision 0 if none were ever put.
 
@@ -738,20 +800,48 @@ class RemoteLogMetadataManager(Protocol):
         entries: Mapping[str, str],
         expected_revision: int | None = None,
         context: MutationContext = NO_CONTEXT,
+        *,
+        now: bool = False,
     ) -> StoredTopicConfig:
         """Replace all settings of a topic; return what is stored then.
 
-        When it returns, nothing that the new settings forbid begins any more. Idempotent: entries
-        that are stored already change nothing.
+        When it returns, nothing that the new settings forbid begins any more. What only the new
+        settings delete waits for sediment.retention.change.delay.ms, unless they are put with
+        `now`. Idempotent: entries that are stored already change nothing.
 
         Args:
             entries: Kafka's names and texts, services.api.topic_config.
             expected_revision: of the topic's settings before; None: any.
             context: only its `reason` may be set.
+            now: they count as if they had always been in force; also if they are stored already,
+                and wait.
 
         Raises:
             RemoteResourceNotFoundError: the topic id is not known.
-            InvalidRequestError: an unknown name, a bad value, a contradiction; names the setting.
+            InvalidRequestError: an unknown name, a bad value, a contradiction, a delay that is
+                lowered without `now`; names the setting.
+            ConcurrentUpdateError: the settings have another revision.
+        """
+        ...
+
+    def confirm_deletions(
+        self,
+        topic_id: UUID,
+        expected_config_revision: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        """Let deletions of a topic pass the bound of a day until its settings change.
+
+        RLMM refuses marks, and log starts that delete segments, once more than
+        DAILY_DELETION_PERCENT of the tier and more than DAILY_DELETION_BYTES would be marked on one
+        day (UTC); marks of confirmed topics do not count. Idempotent.
+
+        Args:
+            expected_config_revision: of the settings by which the deletions were checked.
+            context: only its `reason` may be set.
+
+        Raises:
+            RemoteResourceNotFoundError: the topic id is not known.
             ConcurrentUpdateError: the settings have another revision.
         """
         ...
@@ -781,43 +871,31 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
-    def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
-        """Store what a run verified of up to MAX_VERIFIED_TOPICS topics, all or none.
+    def report_tool_run(self, run: ToolRun, counts: Sequence[RunCounts]) -> None:
+        """Record that a run has ended, with up to MAX_RUN_COUNTS counts, all or none.
 
-        Replaces what an earlier run verified of the same kind, part and number of parts. Omits
-        topics that are not known. Idempotent.
+        Each replaces what an earlier run recorded of the same kind, part and number of parts, for
+        its topic, or for the run's topics if it has no topic. Of these without a topic the latest
+        100 of a kind are stored. Omits topics that are not known. Idempotent.
 
         Raises:
-            InvalidRequestError: none or too many; a run id that cannot be stored.
+            InvalidRequestError: none or too many; a text that cannot be stored.
         """
         ...
 
-    def list_verifications(
+    def list_tool_runs(
         self, topic: str = "", *, page_size: int = 0, page_token: str = ""
-    ) -> VerificationPage:
-        """Return one page of the last verifications: of each topic and kind at most one.
+    ) -> RunPage:
+        """Return one page of the last runs of each kind and topic, or topics of a run.
+
+        Kinds and outcomes that only a later release knows are omitted.
 
         Args:
-            topic: only of topics of this name; "" for all with a known partition.
+            topic: only what was recorded for topics of this name; "" for everything, of topics that
+                have a known partition.
 
         Raises:
             InvalidRequestError: a negative page size; not a token of this query.
-        """
-        ...
-
-    def report_sweep_run(self, record: SweepRecord) -> None:
-        """Record that a sweep has ended; replace the last one of the same kind and topics.
-
-        Raises:
-            InvalidRequestError: a text that cannot be stored.
-        """
-        ...
-
-    def list_sweep_runs(self) -> list[RecordedSweep]:
-        """Return the last sweep of each kind and topics, those that ended last first.
-
-        Of each kind the latest 100 are kept. Kinds and outcomes that only a later release knows are
-        omitted.
         """
         ...
 
@@ -851,19 +929,22 @@ def all_segments(
 
     Segments added or removed meanwhile may be missing; none comes twice.
     """
-    token = ""
-    while True:
-        page = manager.list_remote_log_segments(
-            topic_id_partition,
-            leader_epoch,
-            states=states,
-            min_offset=min_offset,
-            page_token=token,
-        )
-        yield from page.segments
-        token = page.next_page_token
-        if not token:
-            return
+    read = partial(
+        manager.list_remote_log_segments,
+        topic_id_partition,
+        leader_epoch,
+        states=states,
+        min_offset=min_offset,
+    )
+    return (segment for page in every_page(read) for segment in page.segments)
+
+
+def all_kept_segments(
+    manager: RemoteLogMetadataManager, *, topic: str = "", due_only: bool = False
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Yield the segments of all pages of list_kept_segments, one page in memory at a time."""
+    read = partial(manager.list_kept_segments, topic=topic, due_only=due_only)
+    return (segment for page in every_page(read) for segment in page.segments)
 
 
 def segments_by_id(
@@ -892,30 +973,20 @@ def all_partitions(
     page_size: int = 0,
 ) -> Iterator[PartitionSummary]:
     """Yield the partitions of all pages of list_partitions, one page in memory at a time."""
-    token = ""
-    while True:
-        page = manager.list_partitions(
-            topic=topic,
-            delete_states=delete_states,
-            cluster_id=cluster_id,
-            page_size=page_size,
-            page_token=token,
-        )
-        yield from page.partitions
-        token = page.next_page_token
-        if not token:
-            return
+    read = partial(
+        manager.list_partitions,
+        topic=topic,
+        delete_states=delete_states,
+        cluster_id=cluster_id,
+        page_size=page_size,
+    )
+    return (partition for page in every_page(read) for partition in page.partitions)
 
 
 def all_events(manager: RemoteLogMetadataManager, query: EventQuery) -> Iterator[PartitionEvent]:
     """Yield the events of all pages of list_events, one page in memory at a time."""
-    token = ""
-    while True:
-        page = manager.list_events(query, page_token=token)
-        yield from page.events
-        token = page.next_page_token
-        if not token:
-            return
+    pages = every_page(partial(manager.list_events, query))
+    return (event for page in pages for event in page.events)
 
 
 def latest_event(
@@ -924,7 +995,7 @@ def latest_event(
     revision: int,
     is_wanted: Callable[[PartitionEvent], bool],
 ) -> PartitionEvent | None:
-    """Return the last wanted event of the query up to a revision, or None if none is kept.
+    """Return the last wanted event of the query up to a revision, or None if none is stored.
 
     Searches the latest ones first, because an audit trail is long.
     """
@@ -943,23 +1014,19 @@ def latest_event(
 
 def all_anomalies(
     manager: RemoteLogMetadataManager, query: AnomalyQuery = ALL_ANOMALIES
-) -> Iterator[SeenAnomaly]:
+) -> Iterator[RecordedAnomaly]:
     """Yield the anomalies of all pages of list_anomalies, one page in memory at a time."""
-    token = ""
-    while True:
-        page = manager.list_anomalies(query, page_token=token)
-        yield from page.anomalies
-        token = page.next_page_token
-        if not token:
-            return
+    pages = every_page(partial(manager.list_anomalies, query))
+    return (anomaly for page in pages for anomaly in page.anomalies)
 
 
-def all_verifications(manager: RemoteLogMetadataManager, topic: str = "") -> Iterator[Verification]:
-    """Yield the verifications of all pages of list_verifications, one page in memory at a time."""
-    token = ""
-    while True:
-        page = manager.list_verifications(topic, page_token=token)
-        yield from page.verifications
-        token = page.next_page_token
-        if not token:
-            return
+def all_tool_runs(manager: RemoteLogMetadataManager, topic: str = "") -> Iterator[RecordedRun]:
+    """Yield the runs of all pages of list_tool_runs, one page in memory at a time."""
+    pages = every_page(partial(manager.list_tool_runs, topic))
+    return (run for page in pages for run in page.runs)
+
+
+def all_holds(manager: RemoteLogMetadataManager, topic: str = "") -> Iterator[Hold]:
+    """Yield the holds of all pages of list_holds, one page in memory at a time."""
+    pages = every_page(partial(manager.list_holds, topic))
+    return (hold for page in pages for hold in page.holds)

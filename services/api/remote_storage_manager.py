@@ -6,8 +6,9 @@ from enum import Enum
 from typing import Protocol
 
 from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
 from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, RemoteLogSegmentMetadata
-from services.api.validation import require
+from services.api.validation import require, require_between
 
 
 class IndexType(Enum):
@@ -44,8 +45,7 @@ class SegmentFileHeader:
     crc32c: int | None = None
 
     def __post_init__(self) -> None:
-        in_range = 0 <= self.size_bytes <= MAX_SEGMENT_SIZE_IN_BYTES
-        require(in_range, "size_bytes", f"must be 0 to 2^31-1, is {self.size_bytes}")
+        require_between(self.size_bytes, "size_bytes", 0, MAX_SEGMENT_SIZE_IN_BYTES)
         if self.crc32c is not None:
             require(0 <= self.crc32c < 2**32, "crc32c", "must be an unsigned 32-bit number")
 
@@ -67,10 +67,12 @@ class LogSegmentData:
             TRANSACTION, which is absent if the broker has no such file. A file may be empty.
         chunks: the bytes, file after file in the order of `files`; none for an empty file. Taking
             the next chunk may block, and may raise an error of the source.
+        replaces: the copy takes the place of the one that the metadata's custom metadata names.
     """
 
     files: Sequence[SegmentFileHeader]
     chunks: Iterable[SegmentChunk]
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         kinds = [header.file for header in self.files]
@@ -107,9 +109,15 @@ class RemoteStorageManager(Protocol):
         Source: RemoteStorageManager.copyLogSegmentData, KIP-917. Kafka lets a second copy
         overwrite; refusing other content under one id is a declared difference.
 
+        A copy that replaces another one writes objects of its own and then its manifest over the
+        other's, whose objects stay and are still read and verified by the custom metadata of
+        before, until another copy replaces this one. It counts once RLMM's replace_segment_data
+        has its custom metadata. The deletion of such a segment deletes every object of its id.
+
         Raises:
             InvalidRequestError: chunks are out of order, or more or fewer bytes than announced; the
-                metadata has a segment_size_in_bytes that is not the size of LOG.
+                metadata has a segment_size_in_bytes that is not the size of LOG; a copy replaces
+                none, or one in another than the current location.
             SegmentAlreadyExistsError: the id was copied with other content.
             CorruptSegmentError: a file does not match its announced crc32c.
         """
@@ -150,18 +158,28 @@ class RemoteStorageManager(Protocol):
         ...
 
     def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        index_type: IndexType,
+        *,
+        as_stored: bool = False,
     ) -> Iterator[bytes]:
         """Stream one index file, byte for byte as it was copied.
 
         It may be served from memory for 5 s after the segment's indexes were read from the store,
         even if another process has deleted them since.
 
+        An index that is lost or damaged is rebuilt: from the log, as a broker's recovery does it,
+        leader epochs from the manifest. A producer snapshot also needs that of the segment before.
+
+        Args:
+            as_stored: rebuild nothing.
+
         Raises:
             RemoteResourceNotFoundError: the segment is not in the store, or it was copied without
                 the requested transaction index.
             CorruptSegmentError: the stored object is shorter than the copied file, or verification
-                finds that it differs; its last bytes are not streamed.
+                finds that it differs, and the index cannot be rebuilt.
         """
         ...
 
@@ -186,6 +204,14 @@ class RemoteStorageManager(Protocol):
 
         Raises:
             InvalidRequestError: the batch is empty or too large.
+        """
+        ...
+
+    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
+        """Return the location and key of one of the partition's objects; None if none is left.
+
+        Lists the partition's keys in every registered location. Objects count whether or not
+        metadata names them; unfinished uploads do not.
         """
         ...
 
@@ -231,7 +257,7 @@ class OpenedLogSegment:
 
     Attributes:
         url: a secret: whoever has it can read the log. Neither repr nor an error shows it.
-        valid_for_ms: how long the URL is valid, counted from when the client asked for it.
+        valid_for_ms: how long the URL is valid, counted from the client's call.
         log: size and digests of the log, which the object has unchanged.
     """
 

@@ -7,7 +7,7 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.offset_queries import OffsetService
 from services.api.remote_log_manager import MAX_FETCH_WAIT_MS
-from services.api.validation import require, require_int32, require_int64
+from services.api.validation import require_between, require_int32, require_int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,7 @@ class AuxStateQuery:
             epoch = getattr(self, field)
             if epoch is not None:
                 require_int32(epoch, field)
-        wait_rule = f"must be 0 to {MAX_FETCH_WAIT_MS}"
-        require(0 <= self.max_wait_ms <= MAX_FETCH_WAIT_MS, "max_wait_ms", wait_rule)
+        require_between(self.max_wait_ms, "max_wait_ms", 0, MAX_FETCH_WAIT_MS)
 
 
 @dataclass(frozen=True, slots=True)

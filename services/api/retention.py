@@ -6,24 +6,25 @@ delete, calls it. Source: RemoteLogManager.RLMExpirationTask.cleanupExpiredRemot
     unfinished deletions            first, always
     the scan                        by start offset: log start, retention.ms, retention.bytes;
                                     skips segments outside the lineage, and ends at the first
-                                    segment that no rule deletes, or that an export has yet to read
+                                    segment that no rule deletes, or that a hold keeps;
+                                a deletion that the settings in force a while ago do not want
+                                waits, so that a wrong setting can be set back
     unreferenced segments           all their leader epochs are before the lineage, and they lie
-                                    below the log start
+                                    below the log start; no hold keeps them
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from uuid import UUID
 
+from services.api.holds import Hold, Mark, keeping_hold
 from services.api.ids import uuid_to_text
 from services.api.lineage import SegmentLineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState, log_end_offset
 from services.api.segments import (
-    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
-    export_that_keeps,
 )
 from services.api.topic_config import UNLIMITED, TopicConfig
 
@@ -31,6 +32,9 @@ DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
 DEFAULT_COPY_GRACE_MS = 60 * 60 * 1000
 REMOVAL_GRACE_MS = 60 * 60 * 1000
 """A removal sweep skips partitions that were marked less than this ago."""
+DAILY_DELETION_BYTES = 10 * 2**30
+DAILY_DELETION_PERCENT = 20
+"""A day (UTC) may delete so many bytes, or this share of the tier; more waits for a person."""
 NO_TIMESTAMP = -1
 
 NO_REPORT = "no leader has reported: its lineage is not known, nothing new is deleted"
@@ -98,9 +102,12 @@ class RetentionPlan:
         log_start_offset: raise the tier's log start to this before any deletion; None if it stays.
         notes: the rules that were not applied, and why.
         stopped_at: the segment that ended the scan, because no rule deletes it, it is being
-            copied, or an export keeps it; None if the scan reached the end. For display; not
+            copied, or a hold keeps it; None if the scan reached the end. For display; not
             compared.
-        kept_for: the export that keeps `stopped_at`, which a rule would delete; None if none does.
+        retained_for: the hold that keeps `stopped_at`, which a rule would delete; None if no hold
+            does.
+        waiting: the deletions that only the changed settings want, after `deletions` in the order
+            of the scan. For display; not compared.
         counted_bytes: the tier's part of the partition's size, including the segments to delete;
             None if it was not computed. For display; not compared.
     """
@@ -110,18 +117,24 @@ class RetentionPlan:
     notes: tuple[str, ...] = ()
     stopped_at: RemoteLogSegmentMetadata | None = field(default=None, compare=False)
     counted_bytes: int | None = field(default=None, compare=False)
-    kept_for: ExportPosition | None = field(default=None, compare=False)
+    retained_for: Hold | None = field(default=None, compare=False)
+    waiting: tuple[Deletion, ...] = field(default=(), compare=False)
 
     @property
     def deleted_size_bytes(self) -> int:
         """Return the total size of the .log files to delete; an unknown size counts as 0."""
         return _total_bytes(deletion.segment for deletion in self.deletions)
 
+    @property
+    def waiting_size_bytes(self) -> int:
+        return _total_bytes(deletion.segment for deletion in self.waiting)
+
 
 def plan_retention(
     segments: Sequence[RemoteLogSegmentMetadata],
     state: PartitionState,
     config: TopicConfig,
+    earlier: TopicConfig,
     *,
     being_copied: Collection[UUID] = (),
     now_ms: int,
@@ -129,11 +142,12 @@ def plan_retention(
 ) -> RetentionPlan:
     """Decide which segments of one partition to delete.
 
-    The caller checks that the topic is tiered and that the caller may delete (retention_owner,
-    sweep_paused).
+    The caller checks that the topic is tiered and that the caller may delete (retention_owner).
 
     Args:
         segments: all segments of list_remote_log_segments, in any order.
+        earlier: StoredTopicConfig.earlier_config; a segment is deleted only if its retention.ms and
+            retention.bytes want that too, and the log start rises only as far as by both.
         being_copied: ids of segments whose copy, or its clean-up, is running. Such a segment, and
             one whose copy is leased, is never deleted and ends the scan. Any other
             COPY_SEGMENT_STARTED is a dangling copy: the rules apply to it as to a finished one,
@@ -141,6 +155,50 @@ def plan_retention(
         now_ms: by the database's clock.
         max_report_age_ms: retention.bytes is not applied if the report is older.
     """
+    before = replace(
+        config, retention_ms=earlier.retention_ms, retention_bytes=earlier.retention_bytes
+    )
+    plan, *others = (
+        _plan(segments, state, each, being_copied, now_ms, max_report_age_ms)
+        for each in dict.fromkeys((config, before))
+    )
+    return _common(plan, others[0], state.log_start_offset) if others else plan
+
+
+def _common(plan: RetentionPlan, before: RetentionPlan, log_start_offset: int) -> RetentionPlan:
+    """Return the common part of the plans by the settings now and before.
+
+    Both scans delete the beginning of the same list, so the common part is the shorter one.
+    """
+    wanted = {d.segment.remote_log_segment_id for d in before.deletions}
+    waiting = tuple(d for d in plan.deletions if d.segment.remote_log_segment_id not in wanted)
+    if not waiting:
+        return plan
+    starts = (
+        log_start_offset if p.log_start_offset is None else p.log_start_offset
+        for p in (plan, before)
+    )
+    log_start = min(starts)
+    return replace(
+        plan,
+        deletions=tuple(d for d in plan.deletions if d.segment.remote_log_segment_id in wanted),
+        log_start_offset=log_start if log_start > log_start_offset else None,
+        notes=tuple(dict.fromkeys((*before.notes, *plan.notes))),
+        stopped_at=before.stopped_at,
+        retained_for=before.retained_for,
+        waiting=waiting,
+    )
+
+
+def _plan(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    state: PartitionState,
+    config: TopicConfig,
+    being_copied: Collection[UUID],
+    now_ms: int,
+    max_report_age_ms: int,
+) -> RetentionPlan:
+    """Decide which segments to delete by one version of the settings."""
     ordered = sorted(segments, key=list_order)
     copying = {s.remote_log_segment_id.id for s in segments if s.copy_leased}.union(being_copied)
     idle = [s for s in ordered if s.remote_log_segment_id.id not in copying]
@@ -149,8 +207,6 @@ def plan_retention(
         for s in idle
         if s.state is _DELETING
     )
-    if config.hold:
-        return RetentionPlan(unfinished, notes=("on hold: nothing new is deleted",))
     report = state.report
     if report is None or not state.lineage.entries:
         # A polled log does not count: Kafka owns the retention of what a broker tiers by itself.
@@ -162,17 +218,20 @@ def plan_retention(
     counted = tuple(_counted(ordered, lineage, state.log_start_offset))
     excess_bytes, notes = _excess_bytes(counted, state, report, config, max_report_age_ms)
     rules = _Rules(lineage, state.log_start_offset, config, now_ms, excess_bytes)
-    live_exports = [e for e in state.export_positions if e.lease_until_ms > now_ms]
-    expired, stopped_at, kept_for = _scan(ordered, lineage, rules, copying, live_exports)
-    unreferenced = _unreferenced(
-        idle, state.lineage.entries[0].leader_epoch, state.log_start_offset
+    holds = [hold for hold in state.holds if hold.lasts_at(now_ms)]
+    expired, stopped_at, retained_for = _scan(ordered, lineage, rules, copying, holds)
+    first_epoch, start = state.lineage.entries[0].leader_epoch, state.log_start_offset
+    unreferenced = (
+        each
+        for each in _unreferenced(idle, first_epoch, start)
+        if not _is_held(each.segment, holds, start)
     )
     return RetentionPlan(
         deletions=(*unfinished, *expired, *unreferenced),
         log_start_offset=_raised_log_start(expired, state.log_start_offset),
-        notes=(*notes, *_stop_note(stopped_at, kept_for, copying)),
+        notes=(*notes, *_stop_reason(stopped_at, retained_for, copying)),
         stopped_at=stopped_at,
-        kept_for=kept_for,
+        retained_for=retained_for,
         counted_bytes=_total_bytes(counted),
     )
 
@@ -182,12 +241,12 @@ def _scan(
     lineage: SegmentLineage,
     rules: "_Rules",
     copying: Collection[UUID],
-    exports: Sequence[ExportPosition],
-) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None, ExportPosition | None]:
-    """Return the deletions of the scan, the segment that ended it, and the export that keeps it.
+    holds: Sequence[Hold],
+) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None, Hold | None]:
+    """Return the deletions of the scan, the segment that ended it, and the hold that keeps it.
 
-    The first segment that no rule deletes, that is being copied, or that an export has yet to read,
-    ends the scan.
+    The first segment that no rule deletes, that is being copied, or that a hold keeps, ends the
+    scan; so does one whose deletion would raise the log start over offsets that a hold keeps.
     """
     expired: list[Deletion] = []
     # Within the lineage, the order by start offset is also the order by epoch, which Kafka uses.
@@ -196,24 +255,26 @@ def _scan(
             return expired, segment, None
         if segment.state not in COPIES:
             continue
+        first_offset = min(segment.start_offset, rules.next_log_start_offset)
         deletion = rules.breached_by(segment)
         if deletion is not None:
-            export = export_that_keeps(exports, segment.end_offset, rules.log_start_offset)
-            if export is not None:
-                return expired, segment, export
+            start = rules.log_start_offset
+            hold = keeping_hold(holds, Mark.SEGMENT, first_offset, segment.end_offset, start)
+            if hold is not None:
+                return expired, segment, hold
             expired.append(deletion)
         elif lineage.contains(segment):
             return expired, segment, None
     return expired, None, None
 
 
-def _stop_note(
+def _stop_reason(
     stopped_at: RemoteLogSegmentMetadata | None,
-    kept_for: ExportPosition | None,
+    retained_for: Hold | None,
     copying: Collection[UUID],
 ) -> tuple[str, ...]:
-    if stopped_at is not None and kept_for is not None:
-        return (f"stopped at a segment that is due: {_name(stopped_at)}; {kept_for}",)
+    if stopped_at is not None and retained_for is not None:
+        return (f"stopped at a segment that is due: {_name(stopped_at)}; {retained_for}",)
     if stopped_at is None or stopped_at.remote_log_segment_id.id not in copying:
         return ()
     return (f"stopped at a segment that is being copied: {_name(stopped_at)}",)
@@ -235,7 +296,7 @@ class _Rules:
         self._config = config
         self._cleanup_until_ms = now_ms - config.retention_ms
         self._excess_bytes = excess_bytes
-        self._next_log_start_offset = log_start_offset
+        self.next_log_start_offset = log_start_offset
 
     def breached_by(self, segment: RemoteLogSegmentMetadata) -> Deletion | None:
         """Return the deletion by the first rule that applies, or None.
@@ -247,15 +308,15 @@ class _Rules:
             return Deletion(segment, DeletionReason.LOG_START_OFFSET, detail)
         if not self._lineage.contains(segment):
             return None
-        if segment.end_offset < self._next_log_start_offset:
+        if segment.end_offset < self.next_log_start_offset:
             # Another copy of offsets that are being deleted: the excess does not include it.
             detail = (
-                f"end_offset {segment.end_offset} < next log start {self._next_log_start_offset}"
+                f"end_offset {segment.end_offset} < next log start {self.next_log_start_offset}"
             )
             return Deletion(segment, DeletionReason.LOG_START_OFFSET, detail)
         deletion = self._time_breach(segment) or self._size_breach(segment)
         if deletion is not None:
-            self._next_log_start_offset = segment.end_offset + 1
+            self.next_log_start_offset = segment.end_offset + 1
         return deletion
 
     def _below_log_start(self, segment: RemoteLogSegmentMetadata) -> bool:
@@ -282,8 +343,8 @@ class _Rules:
         if self._excess_bytes <= 0 or size_bytes > self._excess_bytes:
             return None
         detail = (
-            f"size {size_bytes} <= excess {self._excess_bytes} "
-            f"(retention.bytes {self._config.retention_bytes})"
+            f"its {size_bytes} bytes fit into the excess of {self._excess_bytes} over "
+            f"retention.bytes {self._config.retention_bytes}"
         )
         self._excess_bytes -= size_bytes
         return Deletion(segment, DeletionReason.RETENTION_SIZE, detail)
@@ -355,6 +416,13 @@ def _unreferenced(
                 f"{segment.end_offset} < log start {log_start_offset}"
             )
             yield Deletion(segment, DeletionReason.UNREFERENCED, detail)
+
+
+def _is_held(
+    segment: RemoteLogSegmentMetadata, holds: Sequence[Hold], log_start_offset: int
+) -> bool:
+    first, last = segment.start_offset, segment.end_offset
+    return keeping_hold(holds, Mark.SEGMENT, first, last, log_start_offset) is not None
 
 
 def earlier_history(

@@ -1,7 +1,7 @@
 """Explain why retention deletes or keeps a segment, and when that changes.
 
 These functions are pure and repeat no rule: they call plan_retention with other times, a larger
-partition, or without the hold and the running copies. A segment that is deleted at one moment is
+partition, or without the holds and the running copies. A segment that is deleted at one moment is
 deleted at every later one, so bisection finds the first.
 """
 
@@ -30,7 +30,11 @@ from services.api.validation import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class RetentionCase:
-    """The arguments of plan_retention."""
+    """The arguments of plan_retention.
+
+    Attributes:
+        earlier, waits_until_ms: of StoredTopicConfig; None if no change of the settings waits.
+    """
 
     segments: Sequence[RemoteLogSegmentMetadata]
     state: PartitionState
@@ -38,6 +42,8 @@ class RetentionCase:
     now_ms: int
     being_copied: frozenset[UUID] = frozenset()
     max_report_age_ms: int = DEFAULT_MAX_REPORT_AGE_MS
+    earlier: TopicConfig | None = None
+    waits_until_ms: int | None = None
 
     @property
     def is_judged(self) -> bool:
@@ -45,10 +51,12 @@ class RetentionCase:
         return self.state.report is not None and bool(self.state.lineage.entries)
 
     def plan(self) -> RetentionPlan:
+        has_waited = self.waits_until_ms is None or self.now_ms >= self.waits_until_ms
         return plan_retention(
             self.segments,
             self.state,
             self.config,
+            self.config if has_waited or self.earlier is None else self.earlier,
             being_copied=self.being_copied,
             now_ms=self.now_ms,
             max_report_age_ms=self.max_report_age_ms,
@@ -57,15 +65,13 @@ class RetentionCase:
     def at(self, now_ms: int) -> "RetentionCase":
         return replace(self, now_ms=now_ms)
 
-    def without_hold(self) -> "RetentionCase":
-        return replace(self, config=replace(self.config, hold=False))
+    def without_holds(self) -> "RetentionCase":
+        return replace(self, state=replace(self.state, holds=()))
 
     def unobstructed(self) -> "RetentionCase":
-        """Return this case without the hold and exports, with running copies as dangling ones."""
+        """Return this case without holds, with running copies as dangling ones."""
         segments = tuple(replace(s, copy_leased=False) for s in self.segments)
-        state = replace(self.state, export_positions=())
-        case = replace(self.without_hold(), segments=segments, state=state)
-        return replace(case, being_copied=frozenset())
+        return replace(self.without_holds(), segments=segments, being_copied=frozenset())
 
 
 class Standing(Enum):
@@ -125,11 +131,11 @@ class PartitionExplanation:
 
     Attributes:
         plan: the deletions that are due now.
-        size_note: why retention.bytes is not applied now, with or without a hold; "" if it is
+        size_note: why retention.bytes is not applied now, with or without holds; "" if it is
             applied or not set.
-        on_hold: the deletions that only the hold prevents now; empty without a hold.
+        on_hold: the deletions that only holds prevent now.
         oldest: the first segment by start offset that is not being deleted; None if there is none.
-        next: the segment at which the scan ends, with or without a hold; None if none ends it.
+        next: the segment at which the scan ends without holds; None if none ends it.
     """
 
     plan: RetentionPlan
@@ -181,8 +187,8 @@ def explain_segment(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> S
     with many segments takes about a hundred plans.
     """
     due, unobstructed = _due(case, segment), case.unobstructed()
-    unheld = case.without_hold()
-    unheld_due = _due(unheld, segment) if case.config.hold else due
+    unheld = case.without_holds()
+    unheld_due = _due(unheld, segment) if case.state.holds else due
     once_clear = _due(unobstructed, segment) if due is None else None
     return SegmentExplanation(
         segment=segment,
@@ -190,14 +196,14 @@ def explain_segment(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> S
         due=due,
         once_clear=once_clear,
         bytes_missing=_bytes_missing(unobstructed, segment),
-        waits_for=_waits_for(unheld, segment, unheld_due),
+        waits_for=_waits_for(unheld if due is None else case, segment, due or unheld_due),
         divergence=_divergence(case, segment),
     )
 
 
 def explain_partition(case: RetentionCase) -> PartitionExplanation:
     """Explain a partition, and the segment that is deleted next."""
-    plan, unheld = case.plan(), case.without_hold().plan()
+    plan, unheld = case.plan(), case.without_holds().plan()
     planned = set(map(_id_of, plan.deletions))
     live = (s for s in sorted(case.segments, key=list_order) if s.state in COPIES)
     next_one = unheld.stopped_at
@@ -234,13 +240,16 @@ def _due(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> Due | None:
 
 
 def _moments_ms(case: RetentionCase) -> list[int]:
-    """Return the future times, ascending, at which a segment exceeds retention.ms or a lease ends.
+    """Return the future times, ascending, at which more may be deleted.
 
-    The lease is that of an export.
+    A segment exceeds retention.ms, a hold ends, or a change has waited long enough.
     """
-    moments_ms = {export.lease_until_ms for export in case.state.export_positions}
-    if case.config.retention_ms != UNLIMITED:
-        moments_ms |= {newest_ms(s) + case.config.retention_ms + 1 for s in case.segments}
+    moments_ms = {hold.until_ms for hold in case.state.holds if hold.until_ms is not None}
+    if case.waits_until_ms is not None:
+        moments_ms.add(case.waits_until_ms)
+    for config in (case.config, case.earlier):
+        if config is not None and config.retention_ms != UNLIMITED:
+            moments_ms |= {newest_ms(s) + config.retention_ms + 1 for s in case.segments}
     return sorted(ms for ms in moments_ms if ms > case.now_ms)
 
 
@@ -258,7 +267,8 @@ def _bytes_missing(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> in
         return None
     # With this growth, every segment is excess.
     total_bytes = sum(max(0, s.segment_size_in_bytes) for s in case.segments)
-    most = case.config.retention_bytes + total_bytes + 1
+    limits = [c.retention_bytes for c in (case.config, case.earlier) if c is not None]
+    most = max(limits) + total_bytes + 1
     most = min(most, INT64_MAX - report.only_local_bytes)
     if not is_deleted(most):
         return None

@@ -20,6 +20,8 @@ class Role(StrEnum):
     ADMIN = "admin"
     EXPORTER = "exporter"
     KEEPER = "keeper"
+    OVERRIDER = "overrider"
+    COUNSEL = "counsel"
 
 
 MEANING = {
@@ -28,9 +30,11 @@ MEANING = {
     Role.DELETER: "expires and deletes segments and partitions: RLM or a broker that retains",
     Role.SWEEPER: "scans, marks and deletes in bulk, reports anomalies: sweeps and reconciliation",
     Role.AUDITOR: "reads events, anomalies, settings and states, but no records",
-    Role.ADMIN: "changes settings, marks topics for deletion, undeletes, resets, imports, drains",
+    Role.ADMIN: "changes settings, holds and marks topics, undeletes, resets, repairs, imports",
     Role.EXPORTER: "keeps offsets from retention until they are exported, besides reader",
     Role.KEEPER: "keeps settings and log starts in the object store: `sediment db maintain`",
+    Role.OVERRIDER: "lets deletions begin: `sediment topics set --now`, `deletions confirm`",
+    Role.COUNSEL: "sets legal holds, and alone ends them",
 }
 
 
@@ -39,7 +43,7 @@ class Topics(StrEnum):
 
     NAMED: every topic that the request names. RLMM and RLM refuse a name that is not the stored one
     of the topic id.
-    FILTER: the topics that the request's filter names; without it, all topics.
+    FILTER: the topics that the request's filter names; without one, all topics.
     STORED: the topic whose id the request has, by its stored name.
     ALL: all topics; a grant with the topics ["*"].
     NONE: topics do not matter.
@@ -74,7 +78,7 @@ class Rule:
     """The roles of which a caller needs one, for the topics of the call.
 
     Attributes:
-        filter: the field of FILTER.
+        filter: the path of FILTER's field, with dots.
         by_value: narrows the roles for some requests.
     """
 
@@ -88,7 +92,7 @@ def _roles(*roles: Role) -> Roles:
     return frozenset(roles)
 
 
-_S, _R, _D, _W, _A, _M, _E, _K = Role
+_S, _R, _D, _W, _A, _M, _E, _K, _O, _C = Role
 ANY_ROLE = frozenset(Role)
 
 # A segment that has finished is deleted by these changes; a copy is completed by the other.
@@ -108,6 +112,14 @@ _STOP_REASONS = {
     "TIERING_DISABLED": _roles(_D),
     "TOPIC_DELETED": _roles(_D),
 }
+_SET_HOLDS = {
+    "OPERATOR": _roles(_M),
+    "LEGAL": _roles(_M, _C),
+    # Whoever may keep data for ever, by renewals, is no mere reader.
+    "EXPORT": _roles(_E, _M),
+    "REBUILD": _roles(_M),
+}
+_ENDED_HOLDS = {**_SET_HOLDS, "LEGAL": _roles(_C)}
 # A shipper reads the lineage of the tier when its own log does not reach back to it.
 _INDEX_TYPES = {
     "OFFSET": _roles(_R),
@@ -125,6 +137,12 @@ _COMMITTED_COPIES = {
 }
 
 
+# A finished segment is repaired by the role that may let it be read from other bytes.
+_REPLACES = {"without replaces": _roles(_S), "with replaces": _roles(_M)}
+# What changed settings delete waits for a while, in which it can be set back.
+_PUTS = {"without now": _roles(_M), "with now": _roles(_O)}
+
+
 def _of_rsm(*roles: Role, by_value: ValueRule | None = None) -> Rule:
     # Objects have no topic names, so a name in a request to RSM would prove nothing.
     return Rule(_roles(*roles), Topics.NONE, by_value=by_value)
@@ -138,15 +156,23 @@ def _of_partitions(*roles: Role, by_value: ValueRule | None = None) -> Rule:
     return Rule(_roles(*roles), Topics.NAMED, by_value=by_value)
 
 
+def _of_holds(kinds: Mapping[str, Roles]) -> Rule:
+    roles = frozenset[Role]().union(*kinds.values())
+    by_kind = ValueRule("hold.kind", kinds)
+    return Rule(roles, Topics.FILTER, filter="hold.topic", by_value=by_kind)
+
+
 _RSM: dict[str, Rule] = {
-    "CopyLogSegmentData": _of_rsm(_S),
+    "CopyLogSegmentData": _of_rsm(_S, _M, by_value=ValueRule("header.replaces", _REPLACES)),
     "FetchLogSegment": _of_rsm(_R),
     "OpenLogSegment": _of_rsm(_R),
     "FetchIndex": _of_rsm(_R, _S, by_value=ValueRule("index_type", _INDEX_TYPES)),
-    # Without a row to judge by, RSM cannot tell a failed copy from a finished one: a shipper alone
+    # Without a row RSM cannot distinguish a failed copy from a finished one: a shipper alone
     # leaves the remains of its failed copies to a deleter or a sweeper.
     "DeleteLogSegmentData": _of_rsm(_D),
     "DeleteLogSegmentDataBatch": _of_rsm(_D, _W),
+    # Whoever deletes a partition's objects may see whether any is left.
+    "FindPartitionObject": _of_rsm(_D, _W),
     "ListSegmentObjects": _of_the_store(_W, _A),
     "ListMultipartUploads": _of_the_store(_W, _A),
     "ReadSegmentManifest": _of_the_store(_W, _A),
@@ -177,6 +203,7 @@ _RLMM: dict[str, Rule] = {
         _D, _W, _M, by_value=ValueRule("metadata.state", _DELETE_STATES)
     ),
     "ListRemoteLogSegments": _of_partitions(_R, _S, _D, _W, _A),
+    "ListKeptSegments": Rule(_roles(_R, _S, _D, _W, _A), Topics.FILTER, filter="topic"),
     "GetRemoteLogSize": _of_partitions(_R, _D),
     "GetNextSegmentWithTxnIndex": _of_partitions(_R),
     # Says only whether the database is there.
@@ -187,29 +214,29 @@ _RLMM: dict[str, Rule] = {
     "GetPartitionRevisions": _of_partitions(_R, _S, _D),
     "WatchPartitions": _of_partitions(_R, _S, _D),
     "GetTopicConfig": Rule(ANY_ROLE, Topics.STORED),
-    "PutTopicConfig": Rule(_roles(_M), Topics.STORED),
+    "PutTopicConfig": Rule(_roles(_M, _O), Topics.STORED, by_value=ValueRule("now", _PUTS)),
+    "ConfirmDeletions": Rule(_roles(_O), Topics.STORED),
     "ReportPartitionState": _of_partitions(_S),
     "GetPartitionState": _of_partitions(*ANY_ROLE),
     "RaiseLogStartOffset": _of_partitions(_D, _W),
     "ScanRemoteLogSegments": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
     "BinRemoteLogSegments": _of_partitions(_R, _S, _D, _W, _A),
     "RecordGap": _of_partitions(_S),
-    # Whoever may keep data for ever, by renewals, is no mere reader.
-    "SetExportPosition": _of_partitions(_E, _M),
+    "SetHold": _of_holds(_SET_HOLDS),
+    "EndHold": _of_holds(_ENDED_HOLDS),
+    "ListHolds": Rule(ANY_ROLE, Topics.FILTER, filter="topic"),
     "ListEvents": _of_partitions(_A),
     # An anomaly names its topic by an id that RLMM need not know.
     "ReportAnomalies": Rule(_roles(_W), Topics.ALL),
     "ListAnomalies": Rule(_roles(_W, _A), Topics.ALL),
-    "ReportVerification": Rule(_roles(_W), Topics.ALL),
-    "ListVerifications": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
-    "ReportSweepRun": Rule(_roles(_W), Topics.FILTER, filter="topics"),
-    "ListSweepRuns": Rule(_roles(_W, _A), Topics.ALL),
+    "ReportToolRun": Rule(_roles(_W), Topics.FILTER, filter="topics"),
+    "ListToolRuns": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
     "RecordObjectDeletions": _of_partitions(_W),
     "ImportRemoteLogSegments": _of_partitions(_M),
     "UndeletePartition": _of_partitions(_M),
+    # Whoever may let a segment be read from other bytes could take its records away.
+    "ReplaceSegmentData": _of_partitions(_M),
     "ResetLeaderEpoch": _of_partitions(_M),
-    "BeginRebuild": Rule(_roles(_M), Topics.ALL),
-    "ConfirmRebuild": Rule(_roles(_M), Topics.ALL),
 }
 
 _RLM: dict[str, Rule] = {

@@ -11,7 +11,7 @@ from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.validation import require, require_int32, require_int64
+from services.api.validation import require, require_between, require_int32, require_int64
 
 MIN_LEASE_MS = 1_000
 MAX_LEASE_MS = 3_600_000
@@ -24,9 +24,7 @@ CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
 
 def require_lease(lease_ms: int) -> None:
     """Raise InvalidRequestError if the lease is too short or too long."""
-    bounds = f"{MIN_LEASE_MS} to {MAX_LEASE_MS}"
-    is_within = MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS
-    require(is_within, "lease_ms", f"must be {bounds}, is {lease_ms}")
+    require_between(lease_ms, "lease_ms", MIN_LEASE_MS, MAX_LEASE_MS)
 
 
 def require_may_lease(lease_ms: int | None, broker_id: int) -> None:
@@ -97,12 +95,14 @@ SCAN_COLUMNS: tuple[tuple[str, str], ...] = (
     ("txn_idx_empty", "bool"),
     ("plan_id", "string"),
     ("copy_leased", "bool"),
+    ("kept_until_ms", "int64"),
 )
 """Name and Arrow type of each column of a scan, in order; the contract of ScanRemoteLogSegments.
 
 Ids are UUIDs in the usual form with hyphens. `revision` and `delete_state` are the partition's;
 `plan_id` is the id of the sweep that marked the segment; `copy_leased` has its value at the time of
-the read. delete_state, broker_leader_epoch, custom_metadata and plan_id are null if there is none.
+the read. delete_state, broker_leader_epoch, custom_metadata, plan_id and kept_until_ms are null if
+there is none.
 """
 
 _COLUMN_NAMES = tuple(name for name, _ in SCAN_COLUMNS)
@@ -130,8 +130,8 @@ class SegmentScan:
     columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        require(1 <= self.shards <= MAX_SHARDS, "shards", f"must be 1 to {MAX_SHARDS}")
-        require(0 <= self.shard < self.shards, "shard", f"must be 0 to {self.shards - 1}")
+        require_between(self.shards, "shards", 1, MAX_SHARDS)
+        require_between(self.shard, "shard", 0, self.shards - 1)
         gone = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
         require(gone not in self.states, "states", "DELETE_SEGMENT_FINISHED is never listed")
         if self.partition is not None:
@@ -195,7 +195,7 @@ class BinQuery:
         for value, field in ((self.first, "first"), (self.last, "last")):
             if value is not None:
                 require_int64(value, field)
-        require(1 <= self.bins <= MAX_BINS, "bins", f"must be 1 to {MAX_BINS:,}, is {self.bins}")
+        require_between(self.bins, "bins", 1, MAX_BINS)
         if self.first is not None and self.last is not None:
             is_range = self.first <= self.last
             require(is_range, "first", f"must not be above last: {self.first} > {self.last}")

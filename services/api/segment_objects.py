@@ -1,17 +1,19 @@
 """Define the objects of segments in a store, and how to list and delete them one by one."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import ZERO_UUID
+from services.api.pages import every_page
 from services.api.remote_storage_manager import CopyDigests
 from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import INT32_MAX, INT64_MAX, require
+from services.api.validation import INT32_MAX, INT64_MAX, require, require_between
 
 MAX_OBJECTS = 1_000
 """Most objects of one page, and of one deletion."""
@@ -142,10 +144,8 @@ class ObjectQuery:
 
     def __post_init__(self) -> None:
         require_location_id(self.location_id, "location_id")
-        require(
-            1 <= self.shards <= MAX_OBJECT_SHARDS, "shards", f"must be 1 to {MAX_OBJECT_SHARDS}"
-        )
-        require(0 <= self.shard < self.shards, "shard", "must be 0 to shards - 1")
+        require_between(self.shards, "shards", 1, MAX_OBJECT_SHARDS)
+        require_between(self.shard, "shard", 0, self.shards - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class StoredManifest:
         metadata: as the caller described the segment, with the custom metadata of the copy.
         attempt: of the copy; the keys of its objects contain it.
         written_at_ms: by RSM's clock.
-        digests: of the copied files. None if an RSM of an earlier release sent none.
+        digests: of the copied files. None in a view of many manifests, which drops them.
         other_deployment_id: of the deployment that wrote it; empty if it is RSM's, or unknown.
     """
 
@@ -189,15 +189,8 @@ class StoredManifest:
     other_deployment_id: str = ""
 
     def is_of(self, custom_metadata: bytes) -> bool:
-        """Return whether a copy with this custom metadata wrote the manifest.
-
-        Releases before the manifest's digest returned fewer bytes; those name the attempt.
-        """
-        ours = self.metadata.custom_metadata or b""
-        is_older = len(custom_metadata) < len(ours)
-        return custom_metadata == ours or (
-            is_older and bytes.fromhex(self.attempt) in custom_metadata
-        )
+        """Return whether a copy with this custom metadata wrote the manifest."""
+        return custom_metadata == self.metadata.custom_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +274,7 @@ class SegmentObjects(Protocol):
         ...
 
     def put_deployment_state(self, name: str, data: bytes) -> None:
-        """Keep what no segment says, in the location for new segments, in place of earlier bytes.
+        """Store what no segment has, in the location for new segments, in place of earlier bytes.
 
         Raises:
             InvalidRequestError: see require_state.
@@ -289,7 +282,7 @@ class SegmentObjects(Protocol):
         ...
 
     def deployment_state(self, name: str) -> bytes:
-        """Read what put_deployment_state kept.
+        """Read what put_deployment_state stored.
 
         Raises:
             InvalidRequestError: see require_state.
@@ -312,45 +305,18 @@ def shard_of(topic_id: UUID, shards: int) -> int:
 
 
 def require_location_id(location_id: int, field: str) -> None:
-    in_range = 0 <= location_id <= MAX_LOCATION_ID
-    require(in_range, field, f"must be 0 to {MAX_LOCATION_ID}, is {location_id}")
+    require_between(location_id, field, 0, MAX_LOCATION_ID)
 
 
 def all_segment_objects(store: SegmentObjects, query: ObjectQuery) -> Iterator[SegmentObject]:
-    """Yield the objects of every page of list_segment_objects, one page in memory at a time."""
-    return _all_of(
-        lambda token: store.list_segment_objects(query, page_token=token),
-        lambda page: page.objects,
-        lambda page: page.next_page_token,
-    )
+    """Yield the objects of all pages of list_segment_objects, one page in memory at a time."""
+    pages = every_page(partial(store.list_segment_objects, query))
+    return (each for page in pages for each in page.objects)
 
 
 def all_multipart_uploads(
     store: SegmentObjects, location_id: int = CURRENT_LOCATION
 ) -> Iterator[MultipartUpload]:
-    """Yield the uploads of every page of list_multipart_uploads, one page in memory at a time."""
-    return _all_of(
-        lambda token: store.list_multipart_uploads(location_id, page_token=token),
-        lambda page: page.uploads,
-        lambda page: page.next_page_token,
-    )
-
-
-Page = TypeVar("Page")
-
-
-Item = TypeVar("Item")
-
-
-def _all_of(
-    read: Callable[[str], Page],
-    items_of: Callable[[Page], Sequence[Item]],
-    next_token_of: Callable[[Page], str],
-) -> Iterator[Item]:
-    token = ""
-    while True:
-        page = read(token)
-        yield from items_of(page)
-        token = next_token_of(page)
-        if not token:
-            return
+    """Yield the uploads of all pages of list_multipart_uploads, one page in memory at a time."""
+    pages = every_page(partial(store.list_multipart_uploads, location_id))
+    return (upload for page in pages for upload in page.uploads)

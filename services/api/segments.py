@@ -1,9 +1,8 @@
-"""Define remote log segments, their states, and the exports that keep them from retention."""
+"""Define remote log segments, their states and content."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import Enum
 from itertools import pairwise
 
@@ -12,11 +11,9 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.validation import INT32_MAX, require, require_int32, require_int64
 
 MAX_SEGMENT_SIZE_IN_BYTES = INT32_MAX
-MAX_EXPORTS = 16
-"""The most live export positions of a partition."""
-MAX_EXPORT_LEASE_MS = 14 * 24 * 60 * 60 * 1000
-MAX_EXPORT_NAME_LENGTH = 256
 CUSTOM_METADATA_VERSION = 1
+REPLACING_VERSION = 2
+"""Of the custom metadata of a copy that replaced another one, whose objects may still exist."""
 CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i16s")
 """RSM's custom metadata: version, location id, attempt, size of the log, size of each index file or
 -1 if it is absent, digest of the manifest."""
@@ -98,6 +95,9 @@ class RemoteLogSegmentMetadata:
         txn_idx_empty: True if there is no transaction index; False if there may be one.
         copy_leased: in answers of RLMM: neither the copy nor its lease had ended when the segment
             was read. Not part of the metadata: it is not compared, and additions ignore it.
+        kept_until_ms: in answers of RLMM: a broker deletes or has deleted the segment, and its
+            objects stay at least until then, by the database's clock. Whoever finishes the
+            deletion leaves them; only what deletes kept segments deletes them later. Not compared.
     """
 
     remote_log_segment_id: RemoteLogSegmentId
@@ -114,6 +114,7 @@ class RemoteLogSegmentMetadata:
     broker_leader_epoch: int | None = None
     # Not in the repr either, because the digests of stored request ids are made of it.
     copy_leased: bool = field(default=False, compare=False, repr=False)
+    kept_until_ms: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Texts are made only for an error, because a list makes thousands of these objects.
@@ -210,59 +211,10 @@ def segment_leader_epochs(pairs: Sequence[tuple[int, int]]) -> tuple[SegmentLead
     return tuple(SegmentLeaderEpoch(epoch, start) for epoch, start in pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportPosition:
-    """How far an export has read a partition; retention does not pass it while its lease lasts.
-
-    Attributes:
-        next_offset: the first offset that the export has not stored elsewhere yet.
-        lease_until_ms: by the database's clock.
-    """
-
-    name: str
-    next_offset: int
-    lease_until_ms: int
-
-    def __str__(self) -> str:
-        """Return what is kept and until when, for messages."""
-        until = datetime.fromtimestamp(self.lease_until_ms / 1000, UTC)
-        return (
-            f"export {self.name} keeps offsets from {self.next_offset} on until "
-            f"{until.isoformat(timespec='seconds')}"
-        )
-
-
-def require_export(name: str, next_offset: int, lease_ms: int) -> None:
-    """Check the arguments of set_export_position."""
-    longest = MAX_EXPORT_NAME_LENGTH
-    require(1 <= len(name) <= longest, "name", f"must be 1 to {longest} characters")
-    require_int64(next_offset, "next_offset")
-    most = MAX_EXPORT_LEASE_MS
-    require(0 <= lease_ms <= most, "lease_ms", f"must be 0 to {most}, is {lease_ms}")
-
-
-def export_that_keeps(
-    exports: Iterable[ExportPosition], end_offset: int, log_start_offset: int
-) -> ExportPosition | None:
-    """Return the export for which a segment is kept, of several the one that keeps it longest.
-
-    This is the one rule: retention plans by it, and RLMM refuses by it.
-
-    Args:
-        exports: those whose leases last.
-        end_offset: of the segment.
-        log_start_offset: the tier's; nothing reads what ends below it, so nothing keeps that.
-    """
-    if end_offset < log_start_offset:
-        return None
-    behind = (export for export in exports if export.next_offset <= end_offset)
-    return max(behind, key=lambda export: export.lease_until_ms, default=None)
-
-
 def indexes_size_of(custom_metadata: bytes) -> int:
     """Return the size of a copy's indexes; UNKNOWN_SIZE if the form of the bytes is not known."""
-    form = CUSTOM_METADATA_FORM
-    if len(custom_metadata) != form.size or custom_metadata[0] != CUSTOM_METADATA_VERSION:
+    form, versions = CUSTOM_METADATA_FORM, (CUSTOM_METADATA_VERSION, REPLACING_VERSION)
+    if len(custom_metadata) != form.size or custom_metadata[0] not in versions:
         return UNKNOWN_SIZE
     _, _, _, _, *sizes, _ = form.unpack(custom_metadata)
     return sum(max(0, size) for size in sizes)

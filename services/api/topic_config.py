@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,6 +19,13 @@ AS_RETENTION = -2
 
 AS_LOCAL_RETENTION = -1
 """A copy lag that is as long as the local retention; unlimited if the local retention is."""
+
+DEFAULT_DELETE_GRACE_MS = 24 * 60 * 60 * 1000
+MAX_DELETE_GRACE_MS = 3_650 * DEFAULT_DELETE_GRACE_MS
+"""Ten years: a time that long from now can be stored and printed."""
+CHANGE_DELAY = "sediment.retention.change.delay.ms"
+CHANGE_DELAY_MS = 24 * 60 * 60 * 1000
+MAX_CHANGE_DELAY_MS = 365 * CHANGE_DELAY_MS
 
 T = TypeVar("T")
 
@@ -50,9 +58,9 @@ class TopicConfig:
             (KIP-1241); AS_LOCAL_RETENTION: as the effective local retention; None if not set: RLM's
             settings apply.
         retention_owner: None if any service may delete; RLM does, and sweeps skip the topic.
-        hold: no rule deletes anything of the topic (legal hold).
-        sweep_paused: sweeps delete nothing of the topic.
         owner: whom `sediment usage` counts the topic for; None if not set.
+        delete_grace_ms: how long the objects of a segment stay after a broker has marked it.
+        retention_change_delay_ms: how long a deletion waits that only a change of settings wants.
     """
 
     remote_storage_enable: bool | None = None
@@ -65,9 +73,9 @@ class TopicConfig:
     remote_copy_lag_ms: int | None = None
     remote_copy_lag_bytes: int | None = None
     retention_owner: RetentionOwner | None = None
-    hold: bool = False
-    sweep_paused: bool = False
     owner: str | None = None
+    delete_grace_ms: int = DEFAULT_DELETE_GRACE_MS
+    retention_change_delay_ms: int = CHANGE_DELAY_MS
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -89,16 +97,36 @@ class StoredTopicConfig:
     Attributes:
         entries: the texts as they were put, by name; a name that is missing is not set.
         revision: grows by one with every put that changes the settings; 0 if never put.
+        waits_until_ms: until then a deletion that `earlier` does not want waits; None if the
+            settings delete no more than `earlier`. By the database's clock.
+        deletions_confirmed_by: who let deletions by these settings pass the bound of a day; None if
+            nobody did.
+        earlier: the settings that were in force retention_change_delay_ms ago: the latest put that
+            is as old or took effect at once, empty if there is none. Empty if no change waits.
     """
 
     topic_id: UUID
     topic: str
     entries: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     revision: int = 0
+    waits_until_ms: int | None = None
+    deletions_confirmed_by: str | None = None
+    earlier: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def config(self) -> TopicConfig:
         return _topic_config(tuple(self.entries.items()))
+
+    @property
+    def earlier_config(self) -> TopicConfig:
+        """Return the settings that must want a deletion too: `config` if no change waits."""
+        entries = self.entries if self.waits_until_ms is None else self.earlier
+        return _topic_config(tuple(entries.items()))
+
+    @property
+    def disabling_waits(self) -> bool:
+        """Return whether only the present settings let the data of a disabled topic be deleted."""
+        return _disables_more(self.config, self.earlier_config)
 
 
 @lru_cache(1024)
@@ -119,10 +147,10 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
     if unknown:
         known = ", ".join(sorted(_READERS))
         raise InvalidRequestError(
-            f"{_shown(unknown[0][:64])}: no such setting of a topic; there are {known}"
+            f"{_quoted(unknown[0][:64])}: no such setting of a topic; there are {known}"
         )
     values = {_FIELDS[name]: _READERS[name](name, text) for name, text in entries.items()}
-    values.pop("", None)
+    values.pop("cleanup_policy", None)
     config = TopicConfig(**values)  # type: ignore[arg-type]  # each reader answers its field's type
     _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
     _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
@@ -136,18 +164,44 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
     return config
 
 
-def _shown(name: str) -> str:
+def deletes_more(config: TopicConfig, earlier: TopicConfig) -> bool:
+    """Return whether settings may delete what earlier ones do not.
+
+    Looser limits delete no segment that tighter ones keep: both scans begin at the log start.
+    """
+    limits = (
+        (config.retention_ms, earlier.retention_ms),
+        (config.retention_bytes, earlier.retention_bytes),
+    )
+    lowered = any(new != UNLIMITED and (old == UNLIMITED or new < old) for new, old in limits)
+    return lowered or _disables_more(config, earlier)
+
+
+def _disables_more(config: TopicConfig, earlier: TopicConfig) -> bool:
+    is_disabled, was_disabled = (c.remote_storage_enable is False for c in (config, earlier))
+    is_new = not earlier.remote_log_delete_on_disable or (is_disabled and not was_disabled)
+    return config.remote_log_delete_on_disable and is_new
+
+
+def _quoted(name: str) -> str:
     """Quote a text, and escape what is invisible or would break the line."""
     return name if name.isprintable() else ascii(name)
 
 
-def check_change(before: TopicConfig, after: TopicConfig) -> None:
-    """Refuse to disable tiering unless the tiered data may be deleted (KIP-950).
+def check_change(before: TopicConfig, after: TopicConfig, *, now: bool) -> None:
+    """Refuse to disable tiering unless the tiered data may be deleted (KIP-950), and a lower delay.
 
     Raises:
         InvalidRequestError: if remote.storage.enable changes from true without
-            remote.log.delete.on.disable.
+            remote.log.delete.on.disable, or the delay is lowered without `now`.
     """
+    old, new = before.retention_change_delay_ms, after.retention_change_delay_ms
+    require(
+        now or new >= old,
+        CHANGE_DELAY,
+        f"is lowered from {old} to {new}, which shortens waits at once; put the settings with "
+        "--now, for which the policy has the role overrider",
+    )
     disabled = before.remote_storage_enable is True and after.remote_storage_enable is not True
     require(
         not disabled or after.remote_log_delete_on_disable,
@@ -190,13 +244,15 @@ def _boolean(name: str, text: str) -> bool:
     return text == "true"
 
 
-def _number(at_least: int) -> Callable[[str, str], int]:
+def _number(at_least: int, at_most: int = INT64_MAX) -> Callable[[str, str], int]:
+    most = "2^63-1" if at_most == INT64_MAX else str(at_most)
+
     def read(name: str, text: str) -> int:
         digits = text.removeprefix("-")
         is_number = digits.isascii() and digits.isdecimal()
         require(is_number, name, f"must be a whole number, is {text[:64]!r}")
-        in_range = len(digits) <= len(str(INT64_MAX)) and at_least <= int(text) <= INT64_MAX
-        require(in_range, name, f"must be {at_least} to 2^63-1, is {text[:64]}")
+        in_range = len(digits) <= len(str(INT64_MAX)) and at_least <= int(text) <= at_most
+        require(in_range, name, f"must be {at_least} to {most}, is {text[:64]}")
         return int(text)
 
     return read
@@ -222,38 +278,49 @@ def _cleanup_policy(name: str, text: str) -> None:
     require(known, name, f"a tiered topic can only have delete, is {text[:64]!r}")
 
 
-_Reader = Callable[[str, str], object]
+_total, _local, _lag = map(_number, (UNLIMITED, AS_RETENTION, AS_LOCAL_RETENTION))
+_grace = _number(0, MAX_DELETE_GRACE_MS)
 
-_SETTINGS: tuple[tuple[str, str, _Reader], ...] = (
-    ("cleanup.policy", "", _cleanup_policy),
-    ("remote.storage.enable", "remote_storage_enable", _boolean),
-    ("retention.ms", "retention_ms", _number(UNLIMITED)),
-    ("retention.bytes", "retention_bytes", _number(UNLIMITED)),
-    ("local.retention.ms", "local_retention_ms", _number(AS_RETENTION)),
-    ("local.retention.bytes", "local_retention_bytes", _number(AS_RETENTION)),
-    ("remote.log.copy.disable", "remote_log_copy_disable", _boolean),
-    ("remote.log.delete.on.disable", "remote_log_delete_on_disable", _boolean),
-    ("remote.copy.lag.ms", "remote_copy_lag_ms", _number(AS_LOCAL_RETENTION)),
-    ("remote.copy.lag.bytes", "remote_copy_lag_bytes", _number(AS_LOCAL_RETENTION)),
-    ("sediment.retention.owner", "retention_owner", _owner),
-    ("sediment.hold", "hold", _boolean),
-    ("sediment.sweep.paused", "sweep_paused", _boolean),
-    ("sediment.owner", "owner", _label),
+_SETTINGS: tuple[tuple[str, Callable[[str, str], object], str], ...] = (
+    ("cleanup.policy", _cleanup_policy, "delete: what is tiered is not compacted"),
+    ("remote.storage.enable", _boolean, "false: RLM copies nothing"),
+    ("retention.ms", _total, "how long a record stays, in tier and local log, ms; -1: for ever"),
+    ("retention.bytes", _total, "how much of a partition stays, bytes; -1: all"),
+    ("local.retention.ms", _local, "how long a record stays in the local log, ms; -2: as above"),
+    ("local.retention.bytes", _local, "how much of a partition stays there, bytes; -2: as above"),
+    ("remote.log.copy.disable", _boolean, "true: RLM copies no more"),
+    ("remote.log.delete.on.disable", _boolean, "true: tiering may end; its data is deleted then"),
+    ("remote.copy.lag.ms", _lag, "how long a segment waits for its copy, ms; -1: local retention"),
+    ("remote.copy.lag.bytes", _lag, "how much of a partition waits, bytes; -1: local retention"),
+    ("sediment.retention.owner", _owner, "who deletes what is due: broker, rlm or sweep"),
+    ("sediment.delete.grace.ms", _grace, "how long objects stay after a broker's deletion, ms"),
+    ("sediment.owner", _label, "whom `sediment usage` counts the topic for"),
+    (
+        CHANGE_DELAY,
+        _number(0, MAX_CHANGE_DELAY_MS),
+        "how long a deletion waits that only changed settings want, ms; 0: not at all",
+    ),
 )
 
-_FIELDS = {name: attribute for name, attribute, _ in _SETTINGS}
-_READERS = {name: read for name, _, read in _SETTINGS}
+_FIELDS = {name: name.removeprefix("sediment.").replace(".", "_") for name, _, _ in _SETTINGS}
+_READERS = {name: read for name, read, _ in _SETTINGS}
+MEANINGS = {name: meaning for name, _, meaning in _SETTINGS}
+"""What each setting is for, and its unit."""
 
 
-def kept_because(config: TopicConfig) -> str:
+def reason_to_retain(stored: StoredTopicConfig) -> str:
     """Return why the tier keeps a disabled topic's data; empty if the data is deleted."""
+    config = stored.config
     if not config.remote_log_delete_on_disable:
         return (
             "the tier keeps its data because remote.log.delete.on.disable is not true; set it for "
             "the topic to delete the data"
         )
-    if config.hold:
-        return "the tier keeps its data because sediment.hold is set"
-    if config.retention_owner is RetentionOwner.SWEEP and config.sweep_paused:
-        return "the tier keeps its data because sediment.sweep.paused is set and the sweep owns it"
+    if stored.waits_until_ms is not None and stored.disabling_waits:
+        until = datetime.fromtimestamp(stored.waits_until_ms / 1000, UTC)
+        return (
+            f"the tier keeps its data until {until:%Y-%m-%dT%H:%M:%SZ} because the settings "
+            "changed; until then remote.storage.enable=true keeps it for good, and the same "
+            "settings put with --now delete it at once"
+        )
     return ""

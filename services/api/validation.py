@@ -11,9 +11,9 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 
-def require(holds: bool, field: str, rule: str) -> None:
-    """Raise InvalidRequestError("field: rule") unless `holds`."""
-    if not holds:
+def require(is_valid: bool, field: str, rule: str) -> None:
+    """Raise InvalidRequestError("field: rule") unless `is_valid`."""
+    if not is_valid:
         raise InvalidRequestError(f"{field}: {rule}")
 
 
@@ -22,9 +22,14 @@ def require_count(items: Sized, field: str, most: int) -> None:
     require(1 <= len(items) <= most, field, f"must be 1 to {most}, are {len(items)}")
 
 
+def require_between(value: int, field: str, least: int, most: int) -> None:
+    """Raise InvalidRequestError unless `value` is from `least` to `most`, both inclusive."""
+    if not least <= value <= most:
+        raise InvalidRequestError(f"{field}: must be {least} to {most}, is {value}")
+
+
 def require_int32(value: int, field: str, *, at_least: int = 0) -> None:
-    if not at_least <= value <= INT32_MAX:
-        raise InvalidRequestError(f"{field}: must be {at_least} to {INT32_MAX}, is {value}")
+    require_between(value, field, at_least, INT32_MAX)
 
 
 def require_int64(value: int, field: str, *, at_least: int = 0) -> None:
@@ -85,14 +90,10 @@ def unseal(query: object, token: str, body_bytes: int | None = None) -> bytes:
     body, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
     has_right_size = body_bytes is None or len(raw) == body_bytes + _CHECK_BYTES
     require(has_right_size, "page_token", "not a page token")
-    require(
-        check == _check(query, body),
-        "page_token",
-        "is of another query",
-    )
+    require(check == _check(query, body), "page_token", "is of another query")
     return body
 
 
 def _check(query: object, body: bytes) -> bytes:
-    said = repr(query).encode() + b"\0" + body
-    return hashlib.blake2b(said, digest_size=_CHECK_BYTES).digest()
+    content = repr(query).encode() + b"\0" + body
+    return hashlib.blake2b(content, digest_size=_CHECK_BYTES).digest()

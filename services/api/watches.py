@@ -1,4 +1,4 @@
-"""Define what a watch of partitions asks for and what it reports."""
+"""Define the request of a watch of partitions, and its reports."""
 
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -41,7 +41,7 @@ class ChangedSegment:
     """A segment that look-ups find from now on, or do not find any more.
 
     Attributes:
-        state: COPY_SEGMENT_FINISHED or DELETE_SEGMENT_STARTED.
+        state: COPY_SEGMENT_FINISHED, also if its bytes were replaced, or DELETE_SEGMENT_STARTED.
     """
 
     id: UUID

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import SecretStr
 
 from services.cli.connections import Call, command_group, with_services
-from services.cli.output import EXIT_PARTIAL, CommandError, print_json, print_table, say
+from services.cli.output import EXIT_PARTIAL, CommandError
 from services.common.console_settings import ConsoleSettings
 from services.common.settings import VariableSettings
+from services.local.data_directory import StackEndpoints, read_credentials
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
 from services.rsm.settings import RsmSettings
@@ -47,23 +49,21 @@ def check(
     """Check a file of settings as the services would.
 
     Names what is unknown, missing, out of bounds or impossible together.
-    Files and addresses that settings name are not looked at:
-    `sediment doctor` does that where the services run.
+    Files and addresses that settings name are not checked:
+    `sediment doctor` does that on the machine of the services.
 
     \b
     Exit codes:
       1  one would not; each problem is named
     """
     variables = read_variables(file)
-    problems = [*_problems(variables)]
-    services = services_of(variables)
-    if call.is_json:
-        described = [{"service": service, "problem": text} for service, text in problems]
-        print_json({"services": services, "problems": described})
-    elif problems:
-        print_table(str(file), ("service", "problem"), problems)
-    else:
-        say(f"{file}: the settings of {', '.join(services)} are valid")
+    problems, services = [*_problems(variables)], services_of(variables)
+    described = [{"service": service, "problem": text} for service, text in problems]
+    call.show(
+        {"services": services, "problems": described},
+        (str(file), ("service", "problem"), problems) if problems else None,
+        lines=[] if problems else [f"{file}: the settings of {', '.join(services)} are valid"],
+    )
     raise typer.Exit(EXIT_PARTIAL if problems else 0)
 
 
@@ -135,3 +135,19 @@ def _problems(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         similar = None if name.startswith(_PREFIXES) else similar_setting(name)
         if similar:
             yield "", f"{name} is no setting; did you mean {similar}?"
+
+
+def rsm_settings_of(stack: StackEndpoints) -> RsmSettings:
+    """Return the settings with which the RSM of a running `sediment up` uses its bucket."""
+    credentials = read_credentials(stack)
+    return RsmSettings(
+        backend="s3",
+        endpoint=stack.s3_endpoint,
+        region=stack.s3_region,
+        bucket=stack.s3_bucket,
+        prefix=stack.s3_prefix,
+        secure=False,
+        access_key=SecretStr(credentials.s3_access_key),
+        secret_key=SecretStr(credentials.s3_secret_key),
+        deployment_id=stack.deployment_id,
+    )

@@ -1,170 +1,93 @@
 """Connect a command to the services, and define the options for their addresses."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import grpc
 import typer
 
-from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.offset_queries import OffsetService
-from services.api.remote_log_manager import RemoteLogManager, all_descriptions
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import SegmentObjects
-from services.cli.output import CommandError, Format, print_json, print_table
+from services.cli.command import Command, Group
+from services.cli.output import CommandError, Format, Table, print_json, print_tables, say
 from services.cli.security import chosen_security
-from services.common.client_security import SecurityOptions, each_address
-from services.local.data_directory import DataDirectoryError, default_directory, running_stack
+from services.common.addresses import each_address
+from services.common.client_security import ClientSecurity, SecurityOptions
+from services.local.data_directory import (
+    DataDirectoryError,
+    StackEndpoints,
+    default_directory,
+    read_credentials,
+    running_stack,
+)
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
+from services.rpc.client.timeouts import SLOW_CALLS
+from services.views.endpoints import ServiceAddresses, TierClients, connect_tier
 
 T = TypeVar("T")
-
-_TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\d{1,10})")
-
-_ADDRESS_HELP = (
-    "HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the running "
-    "`sediment up`."
-)
-_SERVICES = {
-    each: Annotated[str | None, typer.Option(envvar=f"SEDIMENT_{each.upper()}", help=_ADDRESS_HELP)]
-    for each in ("rsm", "rlmm", "rlm")
-}
+_SCREEN_ROWS = 1_000
+_LAST = "--last"
 
 
-def command_group(help: str | None = None) -> typer.Typer:
+class _Commands(typer.Typer):
+    """The commands of a file."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        return super().command(name, cls=Command, **settings)
+
+
+def command_group(help: str | None = None, cls: type[Group] = Group) -> typer.Typer:
     """Return the object with which a file's commands register."""
-    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
+    group = _Commands(cls=cls, no_args_is_help=cls is Group, rich_markup_mode=None)
+    if help is not None:
+        group.info.help = help
+    return group
 
 
-@contextmanager
-def connected_rlmm(
-    address: str | None, data_dir: Path | None
-) -> Iterator[RemoteLogMetadataManager]:
-    with _channel("rlmm", address, data_dir) as (channel, where):
-        yield RemoteLogMetadataManagerClient(channel, where)
-
-
-@contextmanager
-def connected_rlm(address: str | None, data_dir: Path | None) -> Iterator[OffsetService]:
-    with _channel("rlm", address, data_dir) as (channel, where):
-        yield RemoteLogManagerClient(channel, where)
-
-
-@contextmanager
-def _channel(
-    service: str, address: str | None, data_dir: Path | None
-) -> Iterator[tuple[grpc.Channel, str]]:
-    where = address or address_of(service, data_dir)
-    security = security_options(each_address(where), data_dir).security_for(where)
-    with open_channel(where, security) as channel:
-        yield channel, where
-
-
-def security_options(addresses: Sequence[str], data_dir: Path | None) -> SecurityOptions:
-    """Return what the user chose; else the files of the `sediment up` that has these addresses."""
-    chosen = chosen_security()
-    if chosen.is_chosen:
-        return chosen
-    try:
-        endpoints = running_stack(data_dir)
-    except DataDirectoryError:
-        # Of another user, perhaps: `address_of` has reported it if the address came from there.
-        return chosen
-    if endpoints is None or not endpoints.serves(addresses):
-        return chosen
-    return endpoints.security
-
-
-def address_of(service: str, data_dir: Path | None) -> str:
-    """Return HOST:PORT of rsm, rlmm or rlm in the `sediment up` that runs on this machine.
+def address_of(name: str, data_dir: Path | None) -> str:
+    """Return a value of the `sediment up` that runs here: HOST:PORT of a service, or another one.
 
     Raises:
-        CommandError: no `sediment up` is running, or it does not run this service.
+        CommandError: no `sediment up` is running, or it has no such value.
     """
+    otherwise = f", or pass --{name} HOST:PORT" if name in _ADDRESSES else ""
     endpoints = running_stack(data_dir)
     if endpoints is None:
         raise CommandError(
-            f"no `sediment up` is running on {data_dir or default_directory()}; start one, point "
-            f"--data-dir at its directory, or pass --{service} HOST:PORT"
+            f"no `sediment up` is running on {data_dir or default_directory()}; start one, or "
+            f"point --data-dir at its directory{otherwise}"
         )
-    address = str(getattr(endpoints, service))
-    if not address:
+    values = {
+        key: text for key, text in asdict(endpoints).items() if isinstance(text, str) and text
+    }
+    if name not in values:
         raise CommandError(
-            f"the stack on {endpoints.data_directory} runs no {service.upper()}; "
-            f"pass --{service} HOST:PORT"
+            f"the `sediment up` on {endpoints.data_directory} serves no {name}; choose one of "
+            f"{', '.join(values)}{otherwise}"
         )
-    return address
-
-
-def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdPartition:
-    """Find a partition by TOPIC-PARTITION or TOPIC_ID:TOPIC-PARTITION, as RLMM names it.
-
-    Raises:
-        CommandError: the name has another form, is unknown, or belongs to several topics.
-        InvalidRequestError: TOPIC_ID is not an id.
-    """
-
-    def known(topic: str) -> Iterator[TopicIdPartition]:
-        return (each.topic_id_partition for each in all_partitions(manager, topic=topic))
-
-    return _named_partition(name, known)
-
-
-def find_readable_partition(rlm: RemoteLogManager, name: str, call: "Call") -> TopicIdPartition:
-    """Find a partition that RLM serves; one that RLM does not know is looked up in RLMM.
-
-    Raises as find_partition.
-    """
-
-    def known(topic: str) -> Iterator[TopicIdPartition]:
-        yield from (each.topic_id_partition for each in all_descriptions(rlm, [topic]))
-
-    try:
-        return _named_partition(name, known)
-    except UnknownPartitionError:
-        with call.rlmm_client() as metadata:
-            return find_partition(metadata, name)
-
-
-class UnknownPartitionError(CommandError):
-    """The error for a partition that the service does not know."""
-
-
-def _named_partition(
-    name: str, known: Callable[[str], Iterable[TopicIdPartition]]
-) -> TopicIdPartition:
-    """Find a partition by its name among the `known` ones of its topic."""
-    match = _TOPIC_PARTITION.fullmatch(name)
-    if match is None:
-        raise CommandError(f"{name!r} is not TOPIC-PARTITION, for example orders-0")
-    topic, partition = match["topic"], int(match["partition"])
-    if match["id"]:
-        return TopicIdPartition(uuid_from_text(match["id"], "topic id"), topic, partition)
-    found = [tp for tp in known(topic) if tp.partition == partition]
-    if not found:
-        raise UnknownPartitionError(
-            f"the tier has no partition {name}; `sediment topics list` lists its topics. For a "
-            f"partition that was removed, pass TOPIC_ID:{name}; `sediment partitions -o json` "
-            "shows topic ids"
-        )
-    if len(found) > 1:
-        ids = ", ".join(f"{uuid_to_text(tp.topic_id)}:{name}" for tp in found)
-        raise CommandError(f"several topics have had the name {topic}; pass one of {ids}")
-    return found[0]
+    return values[name]
 
 
 JsonOrTable = Annotated[
-    Format, typer.Option("-o", "--output", help="A table for people or JSON for scripts.")
+    Format,
+    typer.Option(
+        "-o",
+        "--output",
+        help="A table for people, a wide one with ids and uncut names, or JSON for scripts.",
+    ),
 ]
 
 DataDir = Annotated[
@@ -175,32 +98,35 @@ DataDir = Annotated[
     ),
 ]
 
-TopicPartition = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC-PARTITION",
-        help="For example orders-0, or TOPIC_ID:orders-0 if several topics have had this name.",
-    ),
-]
 
-Topic = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC",
-        help="For example orders, or TOPIC_ID:orders if several topics have had this name.",
-    ),
-]
+def completed(kind: str) -> Callable[[typer.Context, str], list[str]]:
+    """Return what completes topics, partitions or settings from the deployment."""
 
+    def words(context: typer.Context, incomplete: str) -> list[str]:
+        from services.cli.completion import deployed_words
+
+        return deployed_words(kind, context)
+
+    return words
+
+
+def _named(metavar: str, example: str, default: str = "") -> Any:
+    """Declare an argument that names a topic or a partition."""
+    text = f"For example {example}, or TOPIC_ID:{example} if several topics have had this name."
+    return typer.Argument(
+        metavar=metavar, autocompletion=completed(metavar), help=f"{text} {default}".rstrip()
+    )
+
+
+Topic = Annotated[str, _named("TOPIC", "orders")]
 Topics = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TOPIC]...",
-        help="For example orders, or TOPIC_ID:orders if several topics have had this name. "
-        "Default: all topics.",
-    ),
+    list[str] | None, _named("TOPIC", "orders", "Or a pattern: 'orders*'. Default: all topics.")
 ]
-
-
+TopicPartition = Annotated[str, _named("TOPIC-PARTITION", "orders-0")]
+TopicPartitions = Annotated[
+    list[str] | None,
+    _named("TOPIC-PARTITION", "orders-0", "Or a topic, or a pattern: 'orders*'. Default: all."),
+]
 Locations = Annotated[
     list[int] | None,
     typer.Option(
@@ -208,6 +134,55 @@ Locations = Annotated[
         max=65_535,
         help="Number of a registered storage location of RSM; may be repeated. Default: the "
         "location that receives new segments.",
+    ),
+]
+
+
+def _option(name: str, kind: Any, default: Any = None) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+_ADDRESS_HELP = (
+    "The service's address; also dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the "
+    "running `sediment up`."
+)
+_ADDRESSES = {
+    each: _option(
+        each,
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="HOST:PORT", envvar=f"SEDIMENT_{each.upper()}", help=_ADDRESS_HELP
+            ),
+        ],
+    )
+    for each in ("rsm", "rlmm", "rlm")
+}
+_DATABASE = [
+    _option(
+        "database_url",
+        Annotated[
+            str,
+            typer.Option(
+                metavar="URL",
+                envvar="RLMM_DATABASE_URL",
+                show_default=False,
+                help="postgresql://USER:PASSWORD@HOST:PORT/NAME. Other users of this machine can "
+                "read options: keep the password in the variable or in a file. Default: that of "
+                "the running `sediment up`.",
+            ),
+        ],
+        "",
+    ),
+    _option(
+        "database_password_file",
+        Annotated[
+            Path | None,
+            typer.Option(
+                envvar="RLMM_DATABASE_PASSWORD_FILE",
+                help="File with the database password, if the URL has none.",
+            ),
+        ],
     ),
 ]
 
@@ -220,27 +195,99 @@ class Call:
     rlmm: str | None = None
     rlm: str | None = None
     data_dir: Path | None = None
+    database_url: str = field(default="", repr=False)
+    database_password_file: Path | None = None
     output: Format = Format.TABLE
+    limit: int | None = None
+    limit_flag: str = ""
 
     @property
     def is_json(self) -> bool:
         return self.output is Format.JSON
 
+    @property
+    def is_wide(self) -> bool:
+        return self.output is Format.WIDE
+
+    @property
+    def database(self) -> tuple[str, Path | None]:
+        """Return the URL of the metadata database, and the file with its password.
+
+        Raises:
+            CommandError: no URL was given, and no `sediment up` is running.
+        """
+        if self.database_url:
+            return self.database_url, self.database_password_file
+        stack = running_stack(self.data_dir)
+        if stack is None:
+            raise CommandError(
+                "no database is known: set RLMM_DATABASE_URL or pass --database-url, or run it "
+                f"beside a `sediment up`; none is running on {self.data_dir or default_directory()}"
+            )
+        return read_credentials(stack).database_url, None
+
     def address(self, service: str) -> str:
-        """Return the target that was given; else that of the running `sediment up`."""
+        """Return the target that was given; else that of the running `sediment up`.
+
+        Raises as address_of.
+        """
         return getattr(self, service) or address_of(service, self.data_dir)
 
-    def rlmm_client(self) -> AbstractContextManager[RemoteLogMetadataManager]:
-        return connected_rlmm(self.rlmm, self.data_dir)
+    def known_addresses(self, *services: str) -> ServiceAddresses:
+        """Return the addresses of these services that were given or that `sediment up` has.
 
-    def rlm_client(self) -> AbstractContextManager[OffsetService]:
-        return connected_rlm(self.rlm, self.data_dir)
+        Raises:
+            CommandError: no address is known at all.
+        """
+        known: dict[str, str] = {}
+        for service in services:
+            try:
+                known[service] = self.address(service)
+            except CommandError:
+                if service == "rlmm" and not (self.rsm or self.rlmm or self.rlm):
+                    raise
+        return ServiceAddresses(**known)
+
+    def security_options(self, targets: Iterable[str]) -> SecurityOptions:
+        """Return what the user chose; else the files of the `sediment up` with these addresses."""
+        chosen = chosen_security()
+        if chosen.is_chosen:
+            return chosen
+        stack = self.stack_of(targets)
+        return chosen if stack is None else stack.security
+
+    def stack_of(self, targets: Iterable[str]) -> StackEndpoints | None:
+        """Return the running `sediment up` that has all these addresses; None if there is none."""
+        try:
+            endpoints = running_stack(self.data_dir)
+        except DataDirectoryError:
+            # Of another user, perhaps: `address` has reported it if the address came from there.
+            return None
+        addresses = [each for target in targets for each in each_address(target) if each]
+        return endpoints if endpoints is not None and endpoints.serves(addresses) else None
+
+    def security_for(self, target: str) -> ClientSecurity:
+        return self.security_options([target]).security_for(target)
+
+    def connect(self, addresses: ServiceAddresses) -> AbstractContextManager[TierClients]:
+        """Connect to all services whose addresses are known."""
+        return connect_tier(addresses, self.security_for)
+
+    @contextmanager
+    def rlmm_client(self) -> Iterator[RemoteLogMetadataManager]:
+        with self._channel("rlmm") as (channel, target):
+            yield RemoteLogMetadataManagerClient(channel, target)
+
+    @contextmanager
+    def rlm_client(self) -> Iterator[OffsetService]:
+        with self._channel("rlm") as (channel, target):
+            yield RemoteLogManagerClient(channel, target)
 
     @contextmanager
     def rsm_clients(self) -> Iterator[tuple[RemoteStorageManager, SegmentObjects]]:
         """Connect to RSM, once for both of its interfaces."""
-        with _channel("rsm", self.rsm, self.data_dir) as (channel, where):
-            yield RemoteStorageManagerClient(channel, where), SegmentObjectsClient(channel, where)
+        with self._channel("rsm") as (channel, target):
+            yield RemoteStorageManagerClient(channel, target), SegmentObjectsClient(channel, target)
 
     @contextmanager
     def tier_clients(
@@ -249,63 +296,115 @@ class Call:
         with self.rsm_clients() as (store, objects), self.rlmm_client() as metadata:
             yield store, objects, metadata
 
-    def show(
-        self,
-        document: object,
-        title: str,
-        columns: Sequence[str],
-        rows: Iterable[Sequence[object]],
-    ) -> None:
-        """Print a JSON document, or its table."""
+    @contextmanager
+    def _channel(self, service: str) -> Iterator[tuple[grpc.Channel, str]]:
+        target = self.address(service)
+        with open_channel(target, self.security_for(target)) as channel:
+            yield channel, target
+
+    def show(self, document: object, *tables: Table | None, lines: Iterable[str] = ()) -> None:
+        """Print a JSON document; or else tables, if any, and lines on standard error."""
         if self.is_json:
             print_json(document)
-        else:
-            print_table(title, columns, rows)
+            return
+        print_tables(*filter(None, tables), is_wide=self.is_wide)
+        for line in lines:
+            say(line)
 
     def show_each(
         self,
         items: Iterable[T],
         as_json: Callable[[T], object],
-        title: str,
+        what: str,
         columns: Sequence[str],
         as_row: Callable[[T], Sequence[object]],
     ) -> None:
-        """Print a JSON document for each item as it arrives, or a table of all."""
-        if not self.is_json:
-            print_table(title, columns, map(as_row, items))
-            return
-        for item in items:
-            print_json(as_json(item))
+        """Print a JSON document for each item as it arrives, or a table of all.
+
+        Args:
+            what: the items, in the plural, for the line that says that there are none or more.
+        """
+        limit = self.rows_at_most
+        remaining = iter(items)
+        shown: Iterable[T] = islice(remaining, limit)
+        if self.limit_flag == _LAST and limit:
+            latest = deque(remaining, limit + 1)
+            shown, remaining = (
+                islice(latest, len(latest) > limit, None),
+                islice(latest, limit, None),
+            )
+        if self.is_json:
+            for item in shown:
+                print_json(as_json(item))
+        elif rows := [as_row(item) for item in shown]:
+            print_tables(("", columns, rows), is_wide=self.is_wide)
+        else:
+            say(f"no {what}")
+        if limit and next(remaining, None) is not None:
+            self.say_cut(f"of {len(items):,} {what}" if isinstance(items, Sized) else what)
+
+    @property
+    def rows_at_most(self) -> int | None:
+        """Return how many rows a list may have; None for any number."""
+        is_screen = sys.stdout.isatty() and not self.is_json and bool(self.limit_flag)
+        return (_SCREEN_ROWS if is_screen and self.limit is None else self.limit) or None
+
+    def say_cut(self, what: str) -> None:
+        """Say that a list was cut to `rows_at_most`."""
+        which = self.limit_flag.strip("-").replace("limit", "first")
+        say(f"shown: the {which} {self.rows_at_most:,} {what}; {self.limit_flag} 0 shows all")
+
+
+def _limit_option(flag: str) -> Any:
+    which = "last" if flag == _LAST else "first"
+    text = f"Show the {which} N, 0 for all. Default: {_SCREEN_ROWS:,} in a terminal, else all."
+    return Annotated[int | None, typer.Option(flag, min=0, metavar="N", help=text)]
 
 
 def with_services(
-    *services: str, has_data_dir: bool = False, has_output: bool = True
+    *services: str,
+    has_data_dir: bool = False,
+    has_database: bool = False,
+    has_output: bool = True,
+    limit: str = "",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a Call: the addresses of these services, --data-dir if any, and -o."""
-    options: dict[str, tuple[object, object]] = {each: (_SERVICES[each], None) for each in services}
-    if services or has_data_dir:
-        options["data_dir"] = (DataDir, None)
+    """Give a command a Call: addresses of these services, --data-dir if any, and these options.
+
+    Args:
+        limit: --limit, of a command that shows the first items, or --last; "" for neither.
+    """
+    shared = [_ADDRESSES[each] for each in services]
+    if services or has_data_dir or has_database:
+        shared.append(_option("data_dir", DataDir))
+    if has_database:
+        shared += _DATABASE
     if has_output:
-        options["output"] = (JsonOrTable, Format.TABLE)
-    shared = [
-        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-        for name, (kind, default) in options.items()
-    ]
+        shared.append(_option("output", JsonOrTable, Format.TABLE))
+    if limit:
+        shared.append(_option("limit", _limit_option(limit)))
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**given: Any) -> None:
             chosen = {each.name: given.pop(each.name) for each in shared if each.name in given}
-            command(call=Call(**chosen), **given)
+            SLOW_CALLS.report = say
+            try:
+                command(call=Call(**chosen, limit_flag=limit), **given)
+            finally:
+                SLOW_CALLS.report = None
 
         own = [
             each.replace(kind=Parameter.KEYWORD_ONLY)
             for each in signature(command).parameters.values()
             if each.name != "call"
         ]
-        every = [*own, *shared]
-        run.__signature__ = Signature(every)  # type: ignore[attr-defined]  # read by typer
-        run.__annotations__ = {each.name: each.annotation for each in every}
+        set_options(run, [*own, *shared])
         return run
 
     return decorated
+
+
+def set_options(command: Callable[..., None], options: Sequence[Parameter]) -> None:
+    """Declare the options of a command for typer, which reads its signature."""
+    command.__signature__ = Signature(options)  # type: ignore[attr-defined]  # read by typer
+    command.__annotations__ = {each.name: each.annotation for each in options}

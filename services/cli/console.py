@@ -1,17 +1,18 @@
 """Serve the console for oneself: `sediment console`."""
 
 import os
+import socket
 import sys
 from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-from services.cli.connections import Call, command_group, security_options, with_services
-from services.cli.endpoints import known_addresses
+from services.api.errors import InvalidRequestError
+from services.cli.connections import Call, command_group, with_services
 from services.cli.output import CommandError, say
-from services.common.client_security import each_address
-from services.local.installation import how_to_install
+from services.common.addresses import is_loopback, require_address, split_address
+from services.local.installation import CHART_LIBRARY, how_to_install
 
 app = command_group()
 
@@ -34,25 +35,48 @@ def console(
     TLS: every user of this machine sees what you may see. To serve others, run
     `python -m services.console` with TLS (docs/run/console.md).
     """
-    addresses = known_addresses(call, "rlmm", "rlm", "rsm")
-    if not addresses["rlmm"]:
+    addresses = call.known_addresses("rlmm", "rlm", "rsm")
+    if not addresses.rlmm:
         raise CommandError("no address of RLMM is known; pass --rlmm HOST:PORT")
-    if find_spec("starlette") is None:
-        raise CommandError(
-            f"starlette is not installed; {how_to_install('console', 'install-console')}"
-        )
-    given = [each for text in addresses.values() if text for each in each_address(text)]
-    security = security_options(given, call.data_dir)
-    for address in given:
+    _require_own_port(listen)
+    if find_spec("starlette") is None or not CHART_LIBRARY.exists():
+        how = how_to_install("console", "install-console")
+        raise CommandError(f"the console is not installed; {how}")
+    known = [address for _, address in addresses.pairs() if address]
+    security = call.security_options(known)
+    for address in known:
         security.security_for(address)
     others = {name: value for name, value in os.environ.items() if not name.startswith("CONSOLE_")}
     settings = {
         "CONSOLE_LISTEN_ADDRESS": listen,
-        "CONSOLE_RLMM_ADDRESS": addresses["rlmm"],
-        "CONSOLE_RLM_ADDRESSES": addresses["rlm"],
-        "CONSOLE_RSM_ADDRESS": addresses["rsm"],
+        "CONSOLE_RLMM_ADDRESS": addresses.rlmm,
+        "CONSOLE_RLM_ADDRESSES": addresses.rlm,
+        "CONSOLE_RSM_ADDRESS": addresses.rsm,
     }
     say("serving without TLS: every user of this machine sees what you may see; Ctrl-C stops it")
     sys.stdout.flush()
     command = [sys.executable, "-m", "services.console"]
     os.execve(sys.executable, command, {**others, **security.to_environment(), **settings})
+
+
+def _require_own_port(listen: str) -> None:
+    """Check that the console can listen on an address, which only this machine may reach.
+
+    Raises:
+        CommandError: it cannot.
+    """
+    try:
+        host, port = split_address(require_address(listen, least_port=0))
+        if not is_loopback(listen):
+            raise CommandError(
+                f"--listen: other machines may reach {listen}, and this serves without TLS; use "
+                "127.0.0.1, or `python -m services.console` with TLS (docs/run/console.md)"
+            )
+        family, kind, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(place)
+    except InvalidRequestError as e:
+        raise CommandError(f"--listen: {e}") from e
+    except OSError as e:
+        raise CommandError(f"--listen: cannot listen on {listen}: {e.strerror}") from e

@@ -1,22 +1,26 @@
 """Check a whole deployment, and name the next command for what is wrong: `sediment doctor`."""
 
+import os
 import queue
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from typing import Annotated, TypeAlias
 
 import typer
 
-from services.api.errors import RemoteStorageError
+from services.cli.command import quantity
+from services.cli.config import configured_services
 from services.cli.connections import Call, command_group, with_services
 from services.cli.doctor_findings import Check, Finding, Level
 from services.cli.doctor_services import service_checks
-from services.cli.doctor_settings import Environment, environment_checks
-from services.cli.endpoints import known_addresses
+from services.cli.doctor_settings import environment_checks
 from services.cli.output import CommandError, print_json, print_line, say
+from services.common.quantities import DURATION_S
+from services.rpc.client.timeouts import SLOW_CALLS
+from services.views.endpoints import ServiceAddresses
+from services.views.tier import with_next
 
 app = command_group()
 
@@ -30,7 +34,8 @@ _TEXT_WIDTH = 56
 def doctor(
     call: Call,
     timeout_s: Annotated[
-        float, typer.Option(min=1, help="How long all checks, side by side, may take, s.")
+        float,
+        quantity("--timeout", DURATION_S, "How long all checks, side by side, may take.", min=1),
     ] = _TIMEOUT_S,
 ) -> None:
     """Check settings, clocks, bucket, database and certificates.
@@ -46,14 +51,15 @@ def doctor(
       1  something needs attention
       2  something does not work, or the command line is wrong
     """
-    environment = Environment.present(call.data_dir)
+    SLOW_CALLS.report = None  # What still runs is reported by check.
+    services = configured_services(os.environ)
     try:
-        addresses = known_addresses(call, "rsm", "rlmm", "rlm")
+        addresses = call.known_addresses("rsm", "rlmm", "rlm")
     except CommandError:
-        if not environment.services:
+        if not services:
             raise
-        addresses = {}
-    checks = {**environment_checks(environment), **service_checks(addresses, call.data_dir)}
+        addresses = ServiceAddresses()
+    checks = [*environment_checks(services, call.data_dir), *service_checks(call, addresses)]
     findings = list[Finding]()
     for finding in run_checks(checks, timeout_s=timeout_s):
         findings.append(finding)
@@ -66,68 +72,71 @@ def doctor(
     raise typer.Exit(max(int(worst), 0))
 
 
-_Found: TypeAlias = queue.SimpleQueue[tuple[str, Finding | Exception | None]]
+_Results: TypeAlias = queue.SimpleQueue[tuple[Check, Finding | Exception | None]]
 
 
 def run_checks(
-    checks: Mapping[str, Check],
+    checks: Sequence[Check],
     report: Callable[[str], None] = say,
     silent_s: float = _SILENT_S,
     timeout_s: float = _TIMEOUT_S,
 ) -> Iterator[Finding]:
-    """Run all checks at once; yield each finding when it is there.
+    """Run all checks at once; yield each finding as it comes.
 
-    A check without an end after `timeout_s` is a finding itself; its thread is left to end with the
-    process, whatever it waits for.
+    What another check may explain comes when all have ended. A check without an end after
+    `timeout_s` is a finding itself; its thread is left to end with the process, whatever it waits
+    for.
 
     Args:
         report: is called with the names of those that still run, every `silent_s` without a
             finding.
     """
-    found: _Found = queue.SimpleQueue()
-    for name, check in checks.items():
+    results: _Results = queue.SimpleQueue()
+    for check in checks:
         # With what the user chose, which is of this thread's context.
         run = copy_context().run
-        arguments = (_findings_of, name, check, found)
-        threading.Thread(target=run, args=arguments, name=name, daemon=True).start()
-    running = dict.fromkeys(checks)
-    ends_at = time.monotonic() + timeout_s
-    while running and (left_s := ends_at - time.monotonic()) > 0:
+        threading.Thread(target=run, args=(_run, check, results), daemon=True).start()
+    running, ends_s = list(checks), time.monotonic() + timeout_s
+    failed, unanswered = set[str](), list[Finding]()
+    while running and (left_s := ends_s - time.monotonic()) > 0:
         try:
-            name, finding = found.get(timeout=min(silent_s, left_s))
+            check, result = results.get(timeout=min(silent_s, left_s))
         except queue.Empty:
             if left_s > silent_s:
-                report(f"still checking: {', '.join(running)}")
+                report(f"still checking: {', '.join(each.name for each in running)}")
             continue
-        if isinstance(finding, Exception):
-            raise finding
-        if finding is None:
-            del running[name]
+        if isinstance(result, Exception):
+            raise result
+        if result is None:
+            running.remove(check)
+        elif result.causes:
+            unanswered.append(result)
         else:
-            yield finding
-    for name in running:
-        text = f"no answer within {timeout_s:.0f} s"
-        hint = "see whether what it asks runs and is reachable; or pass a longer --timeout-s"
-        yield Finding(name, Level.FAIL, text, hint)
+            failed |= {result.check} if result.level is Level.FAIL else set()
+            yield result
+    text = f"no answer within {timeout_s:.0f} s"
+    hint = "check that the other side runs and is reachable; or pass a longer --timeout"
+    unanswered += [Finding(each.name, Level.FAIL, text, hint, True) for each in running]
+    # The causes first.
+    for finding in sorted(unanswered, key=lambda each: len(each.causes)):
+        judged = finding.judged(failed)
+        failed |= {judged.check} if judged.level is Level.FAIL else set()
+        yield judged
 
 
-def _findings_of(name: str, check: Check, found: _Found) -> None:
-    """Run a check; put its findings, and None at its end. An error of ours is a finding, too."""
+def _run(check: Check, results: _Results) -> None:
+    """Run a check; put its findings, and at its end None or our defect."""
     try:
-        for finding in check():
-            found.put((name, finding))
-    except (RemoteStorageError, CommandError) as e:
-        hint = "check the address, the network, TLS and grants"
-        found.put((name, Finding(name, Level.FAIL, str(e), hint)))
+        for finding in check.findings():
+            results.put((check, finding))
+        results.put((check, None))
     except Exception as e:  # noqa: BLE001 - raised in the thread that prints
-        found.put((name, e))
-    found.put((name, None))
+        results.put((check, e))
 
 
 def _print(finding: Finding) -> None:
     """Print a finding in lines of at most 80 columns."""
-    text = [finding.text, *([f"next: {finding.next}"] if finding.next else [])]
-    lines = [line for part in text for line in textwrap.wrap(part, _TEXT_WIDTH)]
+    lines = with_next(finding.text, finding.next, _TEXT_WIDTH)
     heads = [f"{finding.check:16} {finding.level.name.lower():4}", *[" " * 21] * len(lines)]
     for head, line in zip(heads, lines, strict=False):
         print_line([f"{head}  {line}"])

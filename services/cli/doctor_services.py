@@ -2,58 +2,78 @@
 
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 
 from cryptography import x509
 
 from services.api.remote_log_manager import CopyLag, Problem
-from services.cli.connections import connected_rlm, connected_rlmm, security_options
-from services.cli.doctor_findings import Check, Finding, Level, clock_finding, store_findings
-from services.cli.endpoints import probed
-from services.common.client_security import ClientSecurity, each_address
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.cli.connections import Call
+from services.cli.doctor_findings import (
+    Check,
+    Finding,
+    Level,
+    clock_finding,
+    finding_of,
+    store_findings,
+)
+from services.common.addresses import other_machine
+from services.common.client_security import ClientSecurity
+from services.common.quantities import counted
 from services.common.release import release
 from services.rpc.client.probe import now_ms
 from services.rpc.tls import TlsFileError, TlsFiles, read_tls
-from services.views.endpoints import Endpoint, Severity, is_ready
+from services.views.endpoints import Endpoint, ServiceAddresses, Severity, is_ready
+from services.views.texts import age_text
+from services.views.tier import UNMAINTAINED_MS, lag_line, upkeep_lines
+from services.views.tier_facts import Bounds, tier_facts
+from services.workflows.deployment_state import read_head
 
 EXPIRES_SOON = timedelta(days=14)
 _CONNECT_TIMEOUT_S = 3.0
 _SHOWN = 3
 
 _NEXT_OF_UNREADY = {
-    "rsm": "run `sediment store probe` with RSM's settings, or read RSM's log",
-    "rlmm": "run `sediment db check` with RLMM's settings, or read RLMM's log",
+    "rsm": "run `sediment store probe`, or read RSM's log",
+    "rlmm": "run `sediment db check`, or read RLMM's log",
     "rlm": "read RLM's log",
 }
 
 
-def service_checks(addresses: Mapping[str, str], data_dir: Path | None) -> dict[str, Check]:
-    """Return the checks of the services at these addresses, by name."""
-    if not any(addresses.values()):
-        return {}
-    files = security_options([*addresses.values()], data_dir).files
-    checks: dict[str, Check] = {
-        "services": partial(_check_services, addresses, data_dir),
-        "certificates": partial(_check_certificates, addresses, files),
-    }
-    if addresses["rlm"]:
-        checks["brokers"] = partial(_check_brokers, addresses["rlm"], data_dir)
+def service_checks(call: Call, addresses: ServiceAddresses) -> list[Check]:
+    """Return the checks of the services at these addresses."""
+    known = [address for _, address in addresses.pairs() if address]
+    if not known:
+        return []
+    files = call.security_options(known).files
+    checks = [
+        Check("services", partial(_check_services, call, addresses)),
+        Check("certificates", partial(_check_certificates, known, files)),
+    ]
+    if addresses.rlmm:
+        only_rlmm = ServiceAddresses(rlmm=addresses.rlmm)
+        checks.append(Check("upkeep", partial(_check_upkeep, call, only_rlmm)))
+    if addresses.rsm:
+        checks.append(Check("kept state", partial(_check_kept_state, call)))
+    if addresses.rlm:
+        only_rlm = ServiceAddresses(rlm=addresses.rlm)
+        checks.append(Check("brokers", partial(_check_brokers, call, only_rlm)))
     return checks
 
 
-def _check_services(addresses: Mapping[str, str], data_dir: Path | None) -> Iterator[Finding]:
-    endpoints = probed(addresses, data_dir)
-    yield from state_findings(endpoints)
-    for endpoint in endpoints:
-        ahead_ms = endpoint.state.clock_ahead_ms
-        if ahead_ms is not None:
-            whose = f"{endpoint.service} at {endpoint.address}"
-            yield clock_finding("clocks", whose, ahead_ms, endpoint.state.clock_error_ms)
-    if is_ready(endpoints, "rlmm"):
-        yield from _check_database_clock(addresses["rlmm"], data_dir)
+def _check_services(call: Call, addresses: ServiceAddresses) -> Iterator[Finding]:
+    with call.connect(addresses) as tier:
+        endpoints = tier.probe()
+        yield from state_findings(endpoints)
+        for endpoint in endpoints:
+            ahead_ms = endpoint.state.clock_ahead_ms
+            if ahead_ms is not None:
+                whose = f"{endpoint.service} at {endpoint.address}"
+                yield clock_finding("clocks", whose, ahead_ms, endpoint.state.clock_error_ms)
+        if tier.metadata is not None and is_ready(endpoints, "rlmm"):
+            yield from _check_database_clock(tier.metadata)
 
 
 def state_findings(endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
@@ -75,32 +95,55 @@ def _state_of(endpoint: Endpoint) -> Finding:
         return Finding(name, Level.OK, text)
     problem = endpoint.state.problem
     if not problem:
-        return Finding(name, Level.FAIL, text, _NEXT_OF_UNREADY[name])
+        return Finding(name, Level.FAIL, text, _NEXT_OF_UNREADY[name], is_no_answer=True)
     if problem.startswith(("UNAUTHENTICATED", "PERMISSION_DENIED")):
         return Finding(name, Level.FAIL, text, "run `sediment policy check FILE --as IDENTITY`")
     next_step = f"check that {name.upper()} runs there, the port, and the TLS options"
     return Finding(name, Level.FAIL, text, next_step)
 
 
-def _check_database_clock(address: str, data_dir: Path | None) -> Iterator[Finding]:
+def _check_database_clock(rlmm: RemoteLogMetadataManager) -> Iterator[Finding]:
     """Judge the database's clock, which RLMM reads with each partition."""
-    with connected_rlmm(address, data_dir) as rlmm:
-        before_ms = now_ms()
-        page = rlmm.list_partitions(page_size=1)
-        after_ms = now_ms()
+    before_ms = now_ms()
+    page = rlmm.list_partitions(page_size=1)
+    after_ms = now_ms()
     for partition in page.partitions[:1]:
         ahead_ms = partition.read_at_ms - (before_ms + after_ms) // 2
         yield clock_finding("clocks", "the database", ahead_ms, (after_ms - before_ms + 1) // 2)
 
 
-def _check_certificates(addresses: Mapping[str, str], files: ClientSecurity) -> Iterator[Finding]:
+def _check_upkeep(call: Call, addresses: ServiceAddresses) -> Iterator[Finding]:
+    """Check what RLMM knows of checks of the store, and of the database's maintenance."""
+    with call.connect(addresses) as tier:
+        assert tier.metadata is not None
+        for line in upkeep_lines(tier_facts(tier.metadata, Bounds())):
+            yield finding_of(line.what, line)
+
+
+def _check_kept_state(call: Call) -> Iterator[Finding]:
+    """Check how old the state is that a rebuild would find in the bucket."""
+    with call.rsm_clients() as (_, objects):
+        head = read_head(objects)
+    kept = "what `sediment db rebuild` needs besides the segments"
+    next_step = "run `sediment db maintain --rsm HOST:PORT` every day"
+    if head is None:
+        yield Finding("kept state", Level.SKIP, f"never kept: {kept}", next_step)
+        return
+    age_ms = now_ms() - head.kept_at_ms
+    is_late = age_ms > UNMAINTAINED_MS
+    text = f"{kept} was kept in the bucket {age_text(age_ms)} ago"
+    level = Level.WARN if is_late else Level.OK
+    yield Finding("kept state", level, text, next_step if is_late else "")
+
+
+def _check_certificates(addresses: Sequence[str], files: ClientSecurity) -> Iterator[Finding]:
     """Check this client's files, and the certificates that the services show."""
     name = "certificates"
     if files.ca is None:
         yield plaintext_finding(name, addresses)
         return
     yield file_finding(name, TlsFiles(files.certificate, files.key, files.ca))
-    for address in [each for text in addresses.values() if text for each in each_address(text)]:
+    for address in addresses:
         try:
             shown = shown_certificate(address)
         except (OSError, ValueError) as e:
@@ -110,17 +153,12 @@ def _check_certificates(addresses: Mapping[str, str], files: ClientSecurity) -> 
             yield expiry_finding(name, address, shown.not_valid_after_utc)
 
 
-def plaintext_finding(check: str, addresses: Mapping[str, str]) -> Finding:
+def plaintext_finding(check: str, addresses: Sequence[str]) -> Finding:
     """Judge that the services have no TLS: it is sound within one machine."""
     text = "plaintext: every user who reaches the ports can read and delete everything"
-    if _are_local(addresses):
+    if all(other_machine(address) is None for address in addresses):
         return Finding(check, Level.OK, text)
     return Finding(check, Level.WARN, text, "set up TLS: docs/run/security.md")
-
-
-def _are_local(addresses: Mapping[str, str]) -> bool:
-    hosts = [each.rpartition(":")[0] for text in addresses.values() for each in each_address(text)]
-    return {*hosts} <= {"", "localhost", "127.0.0.1", "[::1]"}
 
 
 def file_finding(check: str, files: TlsFiles) -> Finding:
@@ -139,11 +177,12 @@ def file_finding(check: str, files: TlsFiles) -> Finding:
 def expiry_finding(check: str, whose: str, ends: datetime) -> Finding:
     """Judge the end of a certificate."""
     left = ends - datetime.now(UTC)
-    text = f"{whose}: valid until {ends:%Y-%m-%d %H:%M} UTC"
+    text = f"{whose}: valid until {ends:%Y-%m-%dT%H:%M:%SZ}"
     if left <= timedelta():
-        return Finding(check, Level.FAIL, f"{whose}: expired at {ends:%Y-%m-%d %H:%M} UTC", "renew")
+        text = f"{whose}: expired at {ends:%Y-%m-%dT%H:%M:%SZ}"
+        return Finding(check, Level.FAIL, text, "renew it")
     if left < EXPIRES_SOON:
-        return Finding(check, Level.WARN, f"{text}, {left.days} days", "renew it")
+        return Finding(check, Level.WARN, f"{text}, {counted(left.days, 'day')}", "renew it")
     return Finding(check, Level.OK, text)
 
 
@@ -167,42 +206,20 @@ def shown_certificate(address: str) -> x509.Certificate:
         return x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
 
 
-def _check_brokers(addresses: str, data_dir: Path | None) -> Iterator[Finding]:
+def _check_brokers(call: Call, addresses: ServiceAddresses) -> Iterator[Finding]:
     """Check what each RLM knows of its broker's log directories and partitions."""
-    for address in each_address(addresses):
-        with connected_rlm(address, data_dir) as rlm:
-            lag = rlm.copy_lag()
+    with call.connect(addresses) as tier:
+        for address, rlm in tier.logs.items():
             problems = rlm.describe_partitions(page_size=1).log_dir_problems
-        yield from broker_findings(address, lag, problems)
+            yield from broker_findings(address, rlm.copy_lag(), problems)
 
 
 def broker_findings(address: str, lag: CopyLag, problems: Sequence[Problem]) -> Iterator[Finding]:
     """Judge an RLM's copies, and the problems of its log directories."""
-    yield _copies_of(address, lag)
+    next_step = f"sediment partitions --rlm {address}"
+    line = lag_line(lag, now_ms())
+    text, is_sound = f"{address}: {line.text}", line.severity is Severity.OK
+    yield Finding("brokers", Level(line.severity), text, "" if is_sound else next_step)
     for problem in problems[:_SHOWN]:
-        text = f"{problem.path}: {problem.message}"
-        yield Finding("brokers", Level.WARN, text, _partitions(address))
-
-
-def _copies_of(address: str, lag: CopyLag) -> Finding:
-    used = lag.local_retention_used or 0.0
-    if used >= 1:
-        text = "the broker may delete data that is not in the tier"
-        return Finding("brokers", Level.FAIL, f"{address}: {text}", _partitions(address))
-    if lag.held_back_partitions:
-        text = f"{lag.held_back_partitions:,} of {lag.partitions:,} partitions are held back"
-        return Finding("brokers", Level.WARN, f"{address}: {text}", _partitions(address))
-    if lag.earlier_histories:
-        text = f"{lag.earlier_histories:,} partitions have an earlier history in the tier"
-        return Finding("brokers", Level.WARN, f"{address}: {text}", _partitions(address))
-    if not lag.partitions:
-        text = "leads no partition: it copies nothing, or the broker does with the plugin"
-        return Finding("brokers", Level.OK, f"{address}: {text}")
-    text = f"broker {lag.broker_id}, leads {lag.partitions:,} partitions, none is held back"
-    if lag.unchecked_partitions:
-        text += f"; {lag.unchecked_partitions:,} changed since their latest pass"
-    return Finding("brokers", Level.OK, f"{address}: {text}")
-
-
-def _partitions(address: str) -> str:
-    return f"sediment partitions --rlm {address}"
+        text = ": ".join(filter(None, (problem.path, problem.message)))
+        yield Finding("brokers", Level.WARN, text, next_step)

@@ -1,6 +1,6 @@
 """Put into words why a segment is in the tier, expires or was deleted: `sediment explain`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -8,6 +8,7 @@ import typer
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.operations import RecordedAnomaly
 from services.api.partitions import PartitionEvent
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import NO_REPORT, Deletion
@@ -16,17 +17,11 @@ from services.api.retention_explained import (
     SegmentExplanation,
     explain_partition,
 )
-from services.cli.connections import (
-    Call,
-    TopicPartition,
-    command_group,
-    find_partition,
-    with_services,
-)
-from services.cli.output import CommandError, print_json, print_table, say
-from services.views.documents import fields_as_json
+from services.cli.connections import Call, TopicPartition, command_group, with_services
+from services.cli.names import find_partition
+from services.cli.output import CommandError, Table
+from services.views.documents import as_json, fields_as_json
 from services.views.explanation import (
-    _NO_LIMIT,
     Facts,
     change_text,
     deleter_text,
@@ -47,55 +42,29 @@ from services.views.partition_facts import (
     SegmentFacts,
     deleted_segment_at,
     deletions_of_partition,
-    event_as_json,
     partition_as_json,
+    segment_anomalies,
     segment_facts,
     segment_facts_as_json,
     settings_that_count,
 )
-from services.views.texts import partition_text, size_text, time_text
+from services.views.texts import (
+    age_text,
+    epochs_text,
+    partition_text,
+    size_text,
+    sized,
+    state_text,
+    time_text,
+)
 
 app = command_group()
-
-
-def print_partition(facts: PartitionFacts, explanation: PartitionExplanation) -> None:
-    title = partition_text(facts.name)
-    print_table(title, ("what", "value"), _partition_facts(facts, explanation))
-    set_here = f"set for the topic, settings of revision {facts.topic.revision}"
-    settings = [
-        (name, _NO_LIMIT if value == "-1" else value, set_here if is_set else "not set")
-        for name, value, is_set in settings_that_count(facts)
-    ]
-    print_table("Settings", ("setting", "value", "source"), settings)
-    _print_deletions("Due now", explanation.plan.deletions)
-    _print_deletions("Due now, kept by the hold", explanation.on_hold)
-    say("nothing was changed")
-
-
-def print_segment(
-    name: TopicIdPartition,
-    facts: SegmentFacts,
-    explanation: SegmentExplanation | None,
-    verdict: str,
-) -> None:
-    title = f"{partition_text(name)}, segment {uuid_to_text(facts.id)}"
-    rows = [
-        *_metadata_facts(facts),
-        *([] if explanation is None else _retention_facts(explanation)),
-    ]
-    print_table(title, ("what", "value"), [("verdict", verdict), *rows])
-    print_table("Events", ("change", "when, by whom, why"), map(_event_row, facts.events))
-
-
-def print_removed(name: TopicIdPartition, events: Sequence[PartitionEvent]) -> None:
-    title = f"{partition_text(name)}, removed"
-    print_table(title, ("change", "when, by whom, why"), map(_event_row, events))
 
 
 def _partition_facts(facts: PartitionFacts, explanation: PartitionExplanation) -> Facts:
     state, removal = facts.case.state, removal_text(facts)
     gaps = ", ".join(f"{g.start_offset}-{g.end_offset} {g.kind}" for g in state.gaps)
-    size = size_text(explanation.plan.deleted_size_bytes)
+    due = sized(len(explanation.plan.deletions), explanation.plan.deleted_size_bytes)
     kafka = facts.kafka
     hidden = {explanation.size_note, None if kafka is None else NO_REPORT}
     notes = [("not applied", note) for note in explanation.plan.notes if note not in hidden]
@@ -112,12 +81,12 @@ def _partition_facts(facts: PartitionFacts, explanation: PartitionExplanation) -
             "oldest segment",
             "none" if explanation.oldest is None else segment_text(explanation.oldest),
         ),
-        ("due now", f"{len(explanation.plan.deletions)} segments, {size}"),
+        ("due now", due),
         ("next to expire", next_text(facts, explanation)),
         ("the next by size", size_rule_text(facts, explanation)),
         *notes,
         ("gaps", gaps or "none"),
-        *(("export", str(export)) for export in state.export_positions),
+        *(("hold", str(hold)) for hold in state.holds),
     ]
 
 
@@ -134,10 +103,11 @@ def _report_text(facts: PartitionFacts) -> str:
     report, age_ms = state.report, state.report_age_ms
     if report is None or age_ms is None:
         return "none"
+    through = report.copied_through_offset
     return (
-        f"{age_ms // 1000} s ago, of broker {report.broker_id} in leader epoch "
-        f"{report.leader_epoch}: {report.only_local_bytes:,} bytes not in the tier yet, copied "
-        f"through {report.copied_through_offset}"
+        f"unchanged for {age_text(age_ms)}, of broker {report.broker_id} in leader epoch "
+        f"{report.leader_epoch}: lag {size_text(report.lag_bytes)}, "
+        f"{'nothing is copied' if through < 0 else f'copied through {through}'}"
     )
 
 
@@ -149,12 +119,12 @@ def _metadata_facts(facts: SegmentFacts) -> Facts:
         return [("state", f"purged; {end}the rest is not kept")]
     since = "" if facts.since is None else f" {event_text(facts.since)}"
     leased = ", under a lease" if segment.copy_leased else ""
-    epochs = " ".join(f"{e.leader_epoch}:{e.start_offset}" for e in segment.segment_leader_epochs)
+    epochs = epochs_text(segment.segment_leader_epochs)
     return [
         ("offsets", f"{segment.start_offset}-{segment.end_offset}, epochs {epochs}"),
         ("size", size_text(max(0, segment.segment_size_in_bytes))),
         ("latest record", time_text(segment.max_timestamp_ms)),
-        ("state", f"{segment.state.value}{leased}{since}"),
+        ("state", f"{state_text(segment.state.value)}{leased}{since}"),
     ]
 
 
@@ -170,14 +140,15 @@ def _retention_facts(explanation: SegmentExplanation) -> Facts:
     return rows
 
 
-def _print_deletions(title: str, deletions: Sequence[Deletion]) -> None:
+def _deletions(title: str, deletions: Sequence[Deletion]) -> Iterator[Table]:
     if deletions:
         rows = [(segment_text(d.segment), rule_text(d)) for d in deletions]
-        print_table(title, ("segment", "rule"), rows)
+        yield title, ("segment", "rule"), rows
 
 
-def _event_row(event: PartitionEvent) -> tuple[object, ...]:
-    return change_text(event), event_text(event)
+def _events(title: str, events: Sequence[PartitionEvent]) -> Table:
+    rows = [(change_text(each), event_text(each)) for each in events]
+    return title, ("change", "when, by whom, why"), rows
 
 
 @app.command()
@@ -208,35 +179,45 @@ def explain(
     id = uuid_from_text(segment, "SEGMENT") if segment else None
     with call.rlmm_client() as manager:
         name = find_partition(manager, topic_partition)
-        facts = facts_or_none(manager, name)
-        if id is not None:
-            _show_segment(manager, name, facts, id, call)
-        elif offset is not None:
-            _show_offset(manager, name, facts, offset, call)
-        elif facts is None:
-            _show_removed(manager, name, call)
-        else:
-            _show_partition(facts, call)
+        try:
+            facts = facts_or_none(manager, name)
+            if id is not None:
+                _show_segment(manager, name, facts, id, call)
+            elif offset is not None:
+                for each in _segments_at(manager, name, facts, offset):
+                    _show_segment(manager, name, facts, each, call)
+            elif facts is None:
+                _show_removed(name, deletions_of_partition(manager, name), call)
+            else:
+                _show_partition(facts, explain_partition(facts.case), call)
+        except RemoteResourceNotFoundError as e:
+            raise CommandError(
+                f"the tier has no partition {partition_text(name)}; `sediment topics list` lists "
+                "its topics"
+            ) from e
 
 
-def _show_partition(facts: PartitionFacts, call: Call) -> None:
-    explanation = explain_partition(facts.case)
-    if call.is_json:
-        print_json(partition_as_json(facts, explanation))
-    else:
-        print_partition(facts, explanation)
+def _show_partition(facts: PartitionFacts, explanation: PartitionExplanation, call: Call) -> None:
+    set_here = f"set for the topic, settings of revision {facts.topic.revision}"
+    settings = [
+        (name, "-1, no limit" if value == "-1" else value, set_here if is_set else "not set")
+        for name, value, is_set in settings_that_count(facts)
+    ]
+    call.show(
+        partition_as_json(facts, explanation),
+        (partition_text(facts.name), ("", ""), _partition_facts(facts, explanation)),
+        ("Settings", ("setting", "value", "source"), settings),
+        *_deletions("Due now", explanation.plan.deletions),
+        *_deletions("Due now, kept by holds", explanation.on_hold),
+        lines=["nothing was changed"],
+    )
 
 
-def _show_removed(manager: RemoteLogMetadataManager, name: TopicIdPartition, call: Call) -> None:
-    try:
-        events = deletions_of_partition(manager, name)
-    except RemoteResourceNotFoundError as e:
-        raise _unknown_partition(name) from e
-    if call.is_json:
-        deleted = [event_as_json(event) for event in events]
-        print_json({**fields_as_json(name), "delete_state": "removed", "events": deleted})
-    else:
-        print_removed(name, events)
+def _show_removed(name: TopicIdPartition, events: Sequence[PartitionEvent], call: Call) -> None:
+    call.show(
+        {**fields_as_json(name), "delete_state": "removed", "events": as_json(events)},
+        _events(f"{partition_text(name)}, removed", events),
+    )
 
 
 def _show_segment(
@@ -246,53 +227,60 @@ def _show_segment(
     id: UUID,
     call: Call,
 ) -> None:
-    try:
-        found = segment_facts(manager, name, id)
-    except RemoteResourceNotFoundError as e:
-        raise _unknown_partition(name) from e
-    if found is None:
+    segment = segment_facts(manager, name, id)
+    if segment is None:
         raise CommandError(
             f"RLMM has no segment {uuid_to_text(id)} of {partition_text(name)}, and the audit "
             "trail does not name it; list the segments with `sediment segments`, or search with "
             "--offset N"
         )
     explanation = explained(facts, id)
-    verdict = verdict_of(facts, found, explanation)
-    if call.is_json:
-        print_json(segment_facts_as_json(name, found, explanation, verdict))
-    else:
-        print_segment(name, found, explanation, verdict)
+    verdict, anomalies = (
+        verdict_of(facts, segment, explanation),
+        segment_anomalies(manager, name, id),
+    )
+    rows = [
+        ("verdict", verdict),
+        ("anomalies", _anomalies_text(anomalies)),
+        *_metadata_facts(segment),
+        *([] if explanation is None else _retention_facts(explanation)),
+    ]
+    call.show(
+        segment_facts_as_json(name, segment, explanation, verdict, anomalies),
+        (f"{partition_text(name)}, segment {uuid_to_text(id)}", ("", ""), rows),
+        _events("Events", segment.events),
+    )
 
 
-def _show_offset(
+def _anomalies_text(anomalies: Sequence[RecordedAnomaly] | None) -> str:
+    if anomalies is None:
+        return "not read: they need the role auditor on all topics"
+    texts = (
+        f"{each.anomaly.kind.value}, last seen {time_text(each.last_seen_ms, 'seconds')}: "
+        f"{each.anomaly.detail or each.anomaly.object_key or 'the whole segment'}"
+        for each in anomalies
+    )
+    return "; ".join(texts) or "none recorded"
+
+
+def _segments_at(
     manager: RemoteLogMetadataManager,
     name: TopicIdPartition,
     facts: PartitionFacts | None,
     offset: int,
-    call: Call,
-) -> None:
-    """Show each segment that holds the offset, or else the deleted one that did."""
+) -> list[UUID]:
+    """Find each segment that holds the offset, or else the deleted one that did."""
     listed = () if facts is None else facts.case.segments
     ids = [s.remote_log_segment_id.id for s in listed if s.start_offset <= offset <= s.end_offset]
-    if not ids:
-        try:
-            deleted = deleted_segment_at(manager, name, offset)
-        except RemoteResourceNotFoundError as e:
-            raise _unknown_partition(name) from e
-        if deleted is None or not _may_have_held(manager, name, deleted, offset):
-            raise CommandError(_why_nowhere(name, facts, offset))
-        ids = [deleted]
-    for id in ids:
-        _show_segment(manager, name, facts, id, call)
-
-
-def _may_have_held(
-    manager: RemoteLogMetadataManager, name: TopicIdPartition, id: UUID, offset: int
-) -> bool:
-    """Return whether a deleted segment may have held an offset; a purged one has no start."""
-    found = segment_facts(manager, name, id)
-    metadata = None if found is None else found.metadata
-    return metadata is None or metadata.start_offset <= offset
+    if ids:
+        return ids
+    deleted = deleted_segment_at(manager, name, offset)
+    last_known = None if deleted is None else segment_facts(manager, name, deleted)
+    metadata = None if last_known is None else last_known.metadata
+    # Of a purged segment the start is not kept: it may have held the offset.
+    if deleted is None or (metadata is not None and metadata.start_offset > offset):
+        raise CommandError(_why_nowhere(name, facts, offset))
+    return [deleted]
 
 
 def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: int) -> str:
@@ -309,10 +297,4 @@ def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: i
         return f"{where}: it is below the log start {state.log_start_offset}{why}"
     if state.report is not None and offset >= state.report.log_end_offset:
         return f"{where}: the log ended at {state.report.log_end_offset} when its leader reported"
-    return f"{where}; it was not copied; `sediment partitions` shows what is left to copy"
-
-
-def _unknown_partition(name: TopicIdPartition) -> CommandError:
-    return CommandError(
-        f"the tier has no partition {partition_text(name)}; `sediment topics list` lists its topics"
-    )
+    return f"{where}; it was not copied; `sediment partitions` shows the lag"

@@ -4,7 +4,8 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from itertools import islice
+from functools import partial
+from itertools import groupby, islice
 from typing import Annotated, Any
 
 import typer
@@ -15,24 +16,21 @@ from services.api.offset_queries import OffsetService, SpecialTime
 from services.api.partitions import OffsetGap
 from services.api.remote_log_manager import RemoteLogManager
 from services.api.validation import INT64_MAX
-from services.cli.connections import (
-    Call,
-    TopicPartition,
-    command_group,
-    find_readable_partition,
-    with_services,
-)
+from services.cli.command import quantity
+from services.cli.connections import Call, TopicPartition, command_group, with_services
+from services.cli.names import find_readable_partition
 from services.cli.offsets import (
     TIME_HELP,
     Isolation,
     IsolationOption,
+    exit_code_of_fetch,
     find_offsets,
     offset_at,
     time_ms,
 )
 from services.cli.output import (
-    EXIT_FAILED,
     EXIT_PARTIAL,
+    EXIT_USAGE,
     CommandError,
     print_json,
     print_line,
@@ -40,6 +38,7 @@ from services.cli.output import (
     write_bytes,
 )
 from services.cli.record_format import FORMAT_HELP, parse_format
+from services.cli.segments import kept_segments
 from services.client.records import (
     ReadFailedError,
     ReadOptions,
@@ -47,9 +46,12 @@ from services.client.records import (
     RecordKind,
     UnreadableBatchError,
     decoded,
+    decoded_segment,
     raise_unreadable,
 )
 from services.common.inflate import DEFAULT_LIMIT_BYTES
+from services.common.quantities import SIZE_BYTES
+from services.views.documents import fields_as_json
 from services.views.texts import partition_text, time_text
 
 app = command_group()
@@ -64,7 +66,7 @@ _PLACE_HELP = "An offset, 'beginning', 'end', or a time as --from-time."
 
 
 @app.command()
-@with_services("rlmm", "rlm")
+@with_services("rsm", "rlmm", "rlm")
 def fetch(
     call: Call,
     topic_partition: TopicPartition,
@@ -81,7 +83,10 @@ def fetch(
         str | None, typer.Option("--from", metavar="WHERE", help=f"Begin there. {_PLACE_HELP}")
     ] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, help="Begin so many offsets before the end.")
+        int | None,
+        typer.Option(
+            min=1, help="Begin so many offsets before the end; a transaction's end has one, too."
+        ),
     ] = None,
     to_time: Annotated[
         str | None,
@@ -118,9 +123,19 @@ def fetch(
     format_: Annotated[
         str | None, typer.Option("--format", "-f", metavar="FORMAT", help=FORMAT_HELP)
     ] = None,
+    kept: Annotated[
+        bool,
+        typer.Option(
+            "--kept",
+            help="Instead print what a broker deleted and the store still keeps, from all "
+            "transactions; with no other place than --offset.",
+        ),
+    ] = False,
     max_batch_bytes: Annotated[
         int,
-        typer.Option(min=1, help="Skip a batch whose records inflate to more than this, bytes."),
+        quantity(
+            "--max-batch-size", SIZE_BYTES, "Skip a batch whose records inflate to more.", min=1
+        ),
     ] = DEFAULT_LIMIT_BYTES,
 ) -> None:
     """Print records from the tier and from local disk.
@@ -134,120 +149,180 @@ def fetch(
     Exit codes:
       1  batches were skipped, or offsets are lost, each named on standard error
     """
-    skipped = 0
-    is_marked = False
-
-    def skip(error: UnreadableBatchError) -> None:
-        nonlocal skipped
-        skipped += 1
-        say(f"{error}; skipped")
-
-    starts = [each for each in (offset, from_time, from_, last) if each is not None]
+    formatted = None if format_ is None else parse_format(format_)
+    if kept:
+        if from_ or from_time or last or to or to_time or follow:
+            raise CommandError("--kept: give no other place than --offset with it")
+        options = ReadOptions(max_batch_bytes, with_transactions=show_transactions)
+        found = _kept_records(call, topic_partition, offset or 0, options)
+        try:
+            for tp, record in islice(found, max_records):
+                _print(call, tp, record, formatted, show_transactions)
+        except ReadFailedError as e:
+            raise CommandError(str(e), EXIT_PARTIAL) from e
+        return
+    starts, ends = _places(from_, from_time, offset, last), _places(to, to_time)
     if len(starts) != 1:
         raise CommandError("give either --offset or --from-time, --from or --last, once")
-    if to is not None and to_time is not None:
+    if len(ends) > 1:
         raise CommandError("give either --to or --to-time")
-    formatted = None if format_ is None else parse_format(format_)
-    since = _place(from_) if from_ is not None else _time(from_time)
-    until = _place(to) if to is not None else _time(to_time)
+    is_bounded = follow or last is not None or bool(ends)
+    most = max_records if max_records or is_bounded else _FEW_RECORDS
     options = ReadOptions(max_batch_bytes, isolation.level, show_transactions, follow)
     with call.rlm_client() as manager:
         tp = find_readable_partition(manager, topic_partition, call)
-        missing = _Missing(tp, call)
-        if last is not None:
-            offset = _before_end(manager, tp, last, isolation)
-        elif offset is None:
-            assert since is not None
-            offset = since(manager, tp, isolation)
-        end = INT64_MAX if until is None else until(manager, tp, isolation)
-        wanted: int | None = offset
-        is_bounded = follow or last is not None or until is not None
-        most = max_records if max_records or is_bounded else _FEW_RECORDS
+        first, end = starts[0](manager, tp, isolation), INT64_MAX
+        for place in ends:
+            end = place(manager, tp, isolation)
+        notices = _Notices(tp, first, call)
         try:
-            found = decoded(manager, tp, offset, options, skip)
+            records = decoded(manager, tp, first, options, notices.skip)
             with suppress(KeyboardInterrupt) if follow else nullcontext():
-                for record in islice(_before(end, found, missing), most):
-                    if (
-                        wanted is not None
-                        and record.offset > wanted
-                        and not (skipped or missing.is_lost)
-                    ):
-                        say(f"no record is shown at offset {wanted}; the next is {record.offset}")
-                    wanted = None
-                    if record.metadata_age_ms is not None and not is_marked:
-                        is_marked = True
-                        say(
-                            "RLMM cannot be reached: RLM read this with what it knew of the tier "
-                            f"{record.metadata_age_ms / 1000:.0f} s ago"
-                        )
-                    if formatted is not None:
-                        write_bytes(formatted(tp, record))
-                    elif call.is_json:
-                        print_json(printed(record))
-                    else:
-                        print_line(_as_columns(record, show_transactions))
+                for record in islice(_before(end, records, notices), most):
+                    _print(call, tp, record, formatted, show_transactions)
         except ReadFailedError as e:
-            raise CommandError(str(e), EXIT_FAILED) from e
-    if skipped or missing.is_lost:
+            code = exit_code_of_fetch(e.error)
+            hint = "; --from beginning and --last N need no offset" if code == EXIT_USAGE else ""
+            raise CommandError(f"{e}{hint}", code) from e
+    if notices.is_partial:
         raise typer.Exit(EXIT_PARTIAL)
 
 
-class _Missing:
-    """Name missing offsets that are recorded as lost, a line on standard error for each range."""
+def _print(
+    call: Call,
+    tp: TopicIdPartition,
+    record: Record,
+    formatted: Callable[[TopicIdPartition, Record], bytes] | None,
+    with_kind: bool,
+) -> None:
+    if formatted is not None:
+        write_bytes(formatted(tp, record))
+    elif call.is_json:
+        print_json(fields_as_json(tp) | printed(record))
+    else:
+        print_line(_as_columns(record, with_kind))
 
-    def __init__(self, tp: TopicIdPartition, call: Call) -> None:
+
+def _kept_records(
+    call: Call, topic_partition: str, offset: int, options: ReadOptions
+) -> Iterator[tuple[TopicIdPartition, Record]]:
+    """Yield the records of kept segments from `offset` on, ascending in each partition."""
+    with call.tier_clients() as (store, _, metadata):
+        kept = kept_segments(metadata, topic_partition)
+        found = sorted(
+            (each for each in kept if each.end_offset >= offset),
+            key=lambda each: (partition_text(each.topic_id_partition), each.start_offset),
+        )
+        if not found:
+            raise CommandError(f"{topic_partition}: nothing of it is kept", EXIT_PARTIAL)
+        for tp, segments in groupby(found, key=lambda each: each.topic_id_partition):
+            first = offset  # Two copies may have the same offsets.
+            for segment in segments:
+                read = partial(store.fetch_log_segment, segment)
+                for record in decoded_segment(segment, read, first, options, _say_skipped):
+                    yield tp, record
+                first = max(first, segment.end_offset + 1)
+
+
+def _say_skipped(error: UnreadableBatchError) -> None:
+    say(f"{error}; skipped")
+
+
+class _Notices:
+    """Name on standard error what the printed records leave out.
+
+    Attributes:
+        is_partial: whether a batch was skipped, or offsets are lost.
+    """
+
+    def __init__(self, tp: TopicIdPartition, first: int, call: Call) -> None:
         self._tp, self._call = tp, call
+        self._first: int | None = first
         self._gaps: Sequence[OffsetGap] | None = None
-        self.is_lost = False
+        self._is_outdated = False
+        self.is_partial = False
 
-    def name(self, first: int, last: int) -> None:
+    def skip(self, error: UnreadableBatchError) -> None:
+        self.is_partial = True
+        _say_skipped(error)
+
+    def name_missing(self, first: int, last: int) -> None:
+        """Name missing offsets, unless they were compacted."""
         tp, reason = self._tp, "lost before they were copied"
         try:
             if self._gaps is None or (self._gaps and last > self._gaps[-1].end_offset):
                 with self._call.rlmm_client() as metadata:
                     self._gaps = metadata.partition_state(tp).value.gaps
             if not any(g.start_offset <= last and first <= g.end_offset for g in self._gaps):
-                return  # They were compacted.
+                return
         except (RemoteStorageError, CommandError) as e:
             reason = f"perhaps lost: {e}"
-        self.is_lost = True
+        self.is_partial = True
         say(f"{partition_text(tp)}: offsets {first} to {last} are missing: {reason}")
 
+    def describe(self, record: Record) -> None:
+        """Name what is special about a record, of the first one and of the first outdated one."""
+        if self._first is not None and record.offset > self._first and not self.is_partial:
+            say(f"no record is shown at offset {self._first}; the next is {record.offset}")
+        self._first = None
+        if record.metadata_age_ms is not None and not self._is_outdated:
+            self._is_outdated = True
+            say(
+                "RLMM cannot be reached: RLM read this with what it knew of the tier "
+                f"{record.metadata_age_ms / 1000:.0f} s ago"
+            )
 
-def _before(end: int, found: Iterator[Record], missing: _Missing) -> Iterator[Record]:
-    """Yield the records before `end`; name the lost offsets among them."""
-    for record in found:
+
+def _before(end: int, records: Iterator[Record], notices: _Notices) -> Iterator[Record]:
+    """Yield the records before `end`, and name what they leave out."""
+    for record in records:
         if record.missing is not None and record.missing[0] < end:
-            missing.name(*record.missing)
+            notices.name_missing(*record.missing)
         if record.offset >= end:
             return
+        notices.describe(record)
         yield record
 
 
 _Place = Callable[[OffsetService, TopicIdPartition, Isolation], int]
 
 
+def _places(
+    where: str | None, time: str | None, offset: int | None = None, last: int | None = None
+) -> list[_Place]:
+    """Return the places that the given options name.
+
+    Raises:
+        CommandError: `where` is no offset, no named place and no time, or `time` is none.
+    """
+    places: list[_Place] = []
+    if where is not None:
+        places.append(_place(where))
+    if time is not None:
+        places.append(_at_time(time))
+    if offset is not None:
+        places.append(lambda manager, tp, isolation: offset)
+    if last is not None:
+        places.append(partial(_before_end, last))
+    return places
+
+
 def _place(text: str) -> _Place:
-    """Read WHERE: an offset, the name of a place, or a time."""
     if text.isascii() and text.isdecimal():
-        number = int(text)
-        return lambda manager, tp, isolation: number
+        return lambda manager, tp, isolation: int(text)
     special = _NAMED_PLACES.get(text)
     if special is None:
-        return _at_time(time_ms(text))
+        return _at_time(text)
     return lambda manager, tp, isolation: find_offsets(manager, tp, [special], isolation)[0].offset
 
 
-def _time(text: str | None) -> _Place | None:
-    return None if text is None else _at_time(time_ms(text))
-
-
-def _at_time(at_ms: int) -> _Place:
+def _at_time(text: str) -> _Place:
+    at_ms = time_ms(text)
     return lambda manager, tp, isolation: offset_at(manager, tp, at_ms, isolation)
 
 
 def _before_end(
-    manager: OffsetService, tp: TopicIdPartition, last: int, isolation: Isolation
+    last: int, manager: OffsetService, tp: TopicIdPartition, isolation: Isolation
 ) -> int:
     places = [SpecialTime.EARLIEST, SpecialTime.LATEST]
     start, end = find_offsets(manager, tp, places, isolation)
@@ -263,19 +338,18 @@ def records(
 
 def printed(record: Record) -> PrintedRecord:
     """Return a record as its JSON object."""
-    made: PrintedRecord = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
-    made.update(_text_or_base64("key", record.key))
-    made.update(_text_or_base64("value", record.value))
-    made["headers"] = [
-        {"name": name, **_text_or_base64("value", value)} for name, value in record.headers
-    ]
-    made["leader_epoch"] = record.leader_epoch
-    made["source"] = record.source.value if record.source else None
-    made["kind"] = record.kind.value
+    headers = [{"name": name, **_text_or_base64("value", value)} for name, value in record.headers]
+    document: PrintedRecord = {
+        **fields_as_json(record, "offset", "timestamp_ms"),
+        **_text_or_base64("key", record.key),
+        **_text_or_base64("value", record.value),
+        "headers": headers,
+        **fields_as_json(record, "leader_epoch", "source", "kind"),
+    }
     if record.missing is not None:
         first, last = record.missing
-        made["missing_before"] = {"start_offset": first, "end_offset": last}
-    return made
+        document["missing_before"] = {"start_offset": first, "end_offset": last}
+    return document
 
 
 def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -292,7 +366,7 @@ _BASE64 = "base64:"
 
 def _as_columns(record: Record, with_kind: bool) -> list[str]:
     source = record.source.value if record.source else "-"
-    columns = [str(record.offset), time_text(record.timestamp_ms), source]
+    columns = [str(record.offset), time_text(record.timestamp_ms, "milliseconds"), source]
     if with_kind:
         columns.append("" if record.kind is RecordKind.DATA else record.kind.value)
     columns += [shown(record.key), shown(record.value)]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,22 +11,17 @@ import typer
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import (
     NO_OFFSET,
-    FoundOffset,
+    OffsetAnswer,
     OffsetQueries,
     OffsetQuery,
     OffsetService,
     SpecialTime,
 )
 from services.api.remote_log_manager import FetchError, IsolationLevel
-from services.cli.connections import (
-    Call,
-    TopicPartition,
-    command_group,
-    find_readable_partition,
-    with_services,
-)
-from services.cli.output import EXIT_FAILED, CommandError
-from services.views.documents import fields_as_json
+from services.cli.connections import Call, TopicPartition, command_group, with_services
+from services.cli.names import find_readable_partition
+from services.cli.output import EXIT_FAILED, EXIT_USAGE, CommandError
+from services.views.documents import Json, fields_as_json
 from services.views.texts import partition_text, time_text
 
 app = command_group()
@@ -67,28 +63,31 @@ def offsets(
     """Show where a partition's log starts and ends, and find times.
 
     Special values as Kafka's ListOffsets has them: of the log as RLM serves it, tier included.
-    -1 is no offset: nothing is in the tier, or no record has the time.
+    No offset (-1 in JSON): nothing is in the tier, or no record has the time.
     """
-    asked = [(special.name.lower(), int(special)) for special in SpecialTime]
-    asked += [(text, time_ms(text)) for text in time or ()]
+    wanted = {special.name.lower(): int(special) for special in SpecialTime}
+    wanted |= {text: time_ms(text) for text in time or ()}
     with call.rlm_client() as manager:
         tp = find_readable_partition(manager, topic_partition, call)
-        found = find_offsets(manager, tp, [each for _, each in asked], isolation)
-    call.show_each(
-        [(name, answer) for (name, _), answer in zip(asked, found, strict=True)],
-        lambda named: {
-            "of": named[0],
-            **fields_as_json(named[1], "offset", "leader_epoch", "timestamp_ms"),
-        },
-        partition_text(tp),
-        ("of", "offset", "leader epoch", "time of the record"),
-        lambda named: _as_row(*named),
-    )
+        offsets = find_offsets(manager, tp, [*wanted.values()], isolation)
+    columns = ("of", "offset", "epoch", "time of the record")
+    named = zip(wanted, offsets, strict=True)
+    call.show_each(named, partial(_as_json, fields_as_json(tp)), "offsets", columns, _as_row)
 
 
-def _as_row(name: str, answer: FoundOffset) -> tuple[object, ...]:
+def _as_json(partition: Json, named: tuple[str, OffsetAnswer]) -> Json:
+    of, answer = named
+    return partition | {
+        "of": of,
+        **fields_as_json(answer, "offset", "leader_epoch", "timestamp_ms"),
+    }
+
+
+def _as_row(named: tuple[str, OffsetAnswer]) -> tuple[object, ...]:
+    of, answer = named
     epoch = "-" if answer.leader_epoch is None else str(answer.leader_epoch)
-    return name, answer.offset, epoch, time_text(answer.timestamp_ms)
+    offset = "-" if answer.offset == NO_OFFSET else str(answer.offset)
+    return of, offset, epoch, time_text(answer.timestamp_ms, "milliseconds")
 
 
 def find_offsets(
@@ -96,19 +95,25 @@ def find_offsets(
     tp: TopicIdPartition,
     times_ms: Sequence[int],
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
-) -> list[FoundOffset]:
+) -> list[OffsetAnswer]:
     """Find the offsets of times and special values.
 
     Raises:
         CommandError: RLM did not answer for one of them.
     """
     queries = tuple(OffsetQuery(tp, time_ms) for time_ms in times_ms)
-    found = manager.list_offsets(OffsetQueries(queries, isolation.level))
-    for answer in found:
+    answers = manager.list_offsets(OffsetQueries(queries, isolation.level))
+    for answer in answers:
         if answer.error is not FetchError.NONE:
             reason = f"{partition_text(tp)}: {answer.error.value}: {answer.error_message}"
-            raise CommandError(f"no offset of {reason}", EXIT_FAILED)
-    return found
+            raise CommandError(f"no offset of {reason}", exit_code_of_fetch(answer.error))
+    return answers
+
+
+def exit_code_of_fetch(error: FetchError | None) -> int:
+    """Return the exit code for an error of Kafka: whether another offset or name is needed."""
+    typed = (FetchError.OFFSET_OUT_OF_RANGE, FetchError.UNKNOWN_TOPIC_ID)
+    return EXIT_USAGE if error in typed else EXIT_FAILED
 
 
 def offset_at(
@@ -120,7 +125,7 @@ def offset_at(
 
 
 def time_ms(text: str) -> int:
-    """Read a time: ISO 8601, in UTC unless it says otherwise, or milliseconds since 1970.
+    """Read a time: ISO 8601, in UTC unless it names another zone, or milliseconds since 1970.
 
     Raises:
         CommandError: it is neither, or before 1970.

@@ -4,37 +4,72 @@ Commands print only through this file: names, reasons, keys and values come from
 shown without the characters that a terminal would obey.
 """
 
+import os
+import shutil
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-from services.api.errors import InvalidRequestError, RemoteStorageError
+from services.api.errors import (
+    InvalidRangeError,
+    InvalidRequestError,
+    NotServedError,
+    PermissionDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    StoreAccessDeniedError,
+    StoreNotFoundError,
+    UnauthenticatedError,
+)
 from services.cli.standard_output import OutputError
+from services.cli.tables import cut, cut_mark, table_lines
 from services.common.printable import json_line, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress, TaskID
 
 EXIT_PARTIAL = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
 EXIT_REFUSED = 4
 
-# A table in a file or a pipe is as wide as its content.
-_WIDTH_OF_NO_TERMINAL = 1_000
-# Of longer ones that have spaces, those are text, and may be wrapped.
-_LONGEST_VALUE = 24
+EXIT_CODES = {
+    0: "done",
+    EXIT_PARTIAL: "done in part, or there are problems; each is named",
+    EXIT_USAGE: "cannot be done as typed: the command line or a setting is wrong, something does "
+    "not exist, or you lack a role; nothing was changed",
+    EXIT_FAILED: "a service, the database or the store is away or failed; run the command again",
+}
+"""Of all commands, unless a command's own help has others."""
+
+_NOT_AS_TYPED = (
+    InvalidRequestError,
+    InvalidRangeError,
+    RemoteResourceNotFoundError,
+    UnauthenticatedError,
+    PermissionDeniedError,
+    NotServedError,
+    StoreNotFoundError,
+    StoreAccessDeniedError,
+)
+"""Failures that the same command would have again."""
+
+_PROGRESS_S = 60.0
+_REDRAWN_S = 0.1
+WATCHED_S = 5.0
+"""Between two lines of a command that a person waits for."""
+
+Table: TypeAlias = tuple[str, Sequence[str], Iterable[Sequence[object]]]
+"""Title, columns and rows."""
 
 
 class Format(StrEnum):
     """The output format of a command."""
 
     TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
 
 
@@ -58,106 +93,62 @@ def write_bytes(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: numbers aligned right, text wrapped between words and never cut off.
+def print_tables(*tables: Table, is_wide: bool = False) -> None:
+    """Print tables below their titles, if they have some; in a terminal as wide as that.
 
-    If the terminal is too narrow for that, each row becomes a list of names and values.
+    Elsewhere, and with `is_wide`, nothing is cut or wrapped.
     """
-    # Here and below, because commands that print JSON must not wait for it.
-    from rich.cells import cell_len
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
-
-    made = [list(row) for row in rows]
-    cells = [[f"{v:,}" if isinstance(v, int) else printable(str(v)) for v in row] for row in made]
-    heading = Text(printable(title), "bold")
-    table = Table(title=heading, title_justify="left")
-    for number, column in enumerate(columns):
-        numeric = bool(made) and all(isinstance(row[number], int) for row in made)
-        texts = [column, *(row[number] for row in cells)]
-        is_text = any(len(text) > _LONGEST_VALUE and " " in text for text in texts)
-        table.add_column(
-            column,
-            justify="right" if numeric else "left",
-            overflow="fold",
-            no_wrap=not is_text,
-            min_width=None if is_text else max(map(cell_len, texts)),
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() and not is_wide else None
+    for number, (title, columns, rows) in enumerate(tables):
+        if number:
+            print()
+        lines = table_lines(
+            columns, rows, is_wide=is_wide, width=width, encoding=sys.stdout.encoding
         )
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console = stdout_console()
-    unbounded = console.options.update_width(_WIDTH_OF_NO_TERMINAL)
-    if Measurement.get(console, unbounded, table).minimum <= console.width:
-        console.print(table)
-        return
-    console.print(heading)
-    for row in cells:
-        fields = Table.grid(padding=(0, 2))
-        fields.add_column(no_wrap=True)
-        fields.add_column(overflow="fold")
-        for column, cell in zip(columns, row, strict=True):
-            fields.add_row(Text(column), Text(cell))
-        console.print("", fields, sep="\n")
-
-
-def stdout_console() -> "Console":
-    """Return a console as wide as the terminal, or as its text if there is none."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_NO_TERMINAL)
+        print(*filter(None, (printable(title),)), *(lines or ["none"]), sep="\n")
 
 
 def say(text: str) -> None:
     """Print one line for people on standard error."""
-    from rich.console import Console
-
-    # Without markup, because a path may contain brackets.
-    console = Console(stderr=True, markup=False, emoji=False)
-    console.print(printable(text), highlight=False, soft_wrap=True)
-
-
-def bytes_bar() -> "Progress":
-    """Return a progress bar, not started yet; it draws on a terminal only."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
-def counter() -> Iterator[Callable[[str, int], None]]:
-    """Count on standard error, on a terminal only; yield the call that sets a named count."""
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn
+def progress(
+    *, every_s: float = _PROGRESS_S, is_first_printed: bool = False
+) -> Iterator[Callable[[str], None]]:
+    """Show on standard error how far a command is; yield the call that sets the text.
 
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}", markup=False), MofNCompleteColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        tasks: dict[str, TaskID] = {}
+    On a terminal the text, which may have several lines, is updated in place. Elsewhere a line is
+    printed.
 
-        def show(what: str, count: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(printable(what), total=None)
-            bar.update(tasks[what], completed=count)
+    Args:
+        every_s: elsewhere, the time between two lines.
+        is_first_printed: elsewhere, print the first text at once.
+    """
+    is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    next_s = 0.0 if is_first_printed or is_terminal else time.monotonic() + every_s
+    erase = ""
 
+    def show(text: str) -> None:
+        nonlocal next_s, erase
+        if time.monotonic() < next_s:
+            return
+        next_s = time.monotonic() + (_REDRAWN_S if is_terminal else every_s)
+        if not is_terminal:
+            say(text)
+            return
+        columns, height = shutil.get_terminal_size()
+        lines = text.split("\n")[: height - 1]
+        mark = cut_mark(sys.stderr.encoding)
+        shown = [cut(printable(line), columns - 1, mark) for line in lines]
+        print(erase, "\n".join(shown), sep="", end="", file=sys.stderr, flush=True)
+        erase = f"\x1b[{len(shown) - 1}F\x1b[J" if len(shown) > 1 else "\r\x1b[J"
+
+    try:
         yield show
+    finally:
+        print(erase, end="", file=sys.stderr, flush=True)
 
 
 class CommandError(Exception):
@@ -193,7 +184,7 @@ def _exit_code_of(error: Exception) -> int | None:
     from services.local.process import ProcessError
     from services.rlm.kafka_log.partition_dir import LogDirError
 
-    if isinstance(error, InvalidRequestError | DataDirectoryError | ClusterError | LogDirError):
+    if isinstance(error, (*_NOT_AS_TYPED, DataDirectoryError, ClusterError, LogDirError)):
         return EXIT_USAGE
     failures = RemoteStorageError | ProcessError | OutputError
     return EXIT_FAILED if isinstance(error, failures) else None
@@ -203,9 +194,9 @@ def _next_step(error: Exception) -> str:
     """Return the command that helps if a service did not answer at all; else an empty text."""
     import grpc
 
-    from services.rpc.statuses import is_lost
+    from services.rpc.statuses import is_unanswered
 
-    is_away = isinstance(error.__cause__, grpc.RpcError) and is_lost(error.__cause__)
+    is_away = isinstance(error.__cause__, grpc.RpcError) and is_unanswered(error.__cause__)
     return "; `sediment doctor` shows which services answer" if is_away else ""
 
 
@@ -215,8 +206,8 @@ def _exit(error: Exception, exit_code: int, next_step: str = "") -> None:
 
 
 def print_traceback(
-    kind: type[BaseException], error: BaseException, found: TracebackType | None
+    kind: type[BaseException], error: BaseException, origin: TracebackType | None
 ) -> None:
     """Print the traceback of a defect of ours, which may contain text from outside."""
-    for line in "".join(traceback.format_exception(kind, error, found)).splitlines():
+    for line in "".join(traceback.format_exception(kind, error, origin)).splitlines():
         print(printable(line), file=sys.stderr)

@@ -20,58 +20,58 @@ from services.api.remote_log_manager import PartitionDescription, all_descriptio
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
+    all_partitions,
     all_segments,
 )
 from services.api.retention import earlier_history
-from services.cli.connections import Call, Topic, with_services
-from services.cli.output import EXIT_FAILED, CommandError, print_json, say
-from services.cli.topics import find_topic
+from services.cli.command import ListGroup
+from services.cli.connections import (
+    Call,
+    TopicPartition,
+    TopicPartitions,
+    command_group,
+    with_services,
+)
+from services.cli.names import find_partition, matching, names_of_partition
+from services.cli.output import EXIT_FAILED, CommandError, say
+from services.cli.tables import Wide
+from services.common.quantities import counted
 from services.common.retry import replan
 from services.views.documents import fields_as_json
-from services.views.texts import partition_text, size_text, time_text
+from services.views.texts import partition_text, size_text, sized, time_text
 from services.views.tier import problem_text
-from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app = command_group("Show what an RLM ships and serves; repair a partition.", ListGroup)
 
 NO_LEADER_EPOCH = -1
+_COLUMNS = (
+    *("partition", "local", "tier", "lag", "blocked", Wide("offsets"), Wide("local log start")),
+    *map(Wide, ("copied through", "local segments", "tier segments", "lag segments")),
+)
+_SHOWN = 20
+"""The most problems that are printed."""
 NOT_MARKED = "not marked for deletion"
 
 
-@app.callback()
-@with_services("rlm")
-def partitions(call: Call, context: typer.Context) -> None:
-    """Show what an RLM ships and serves; repair a partition."""
-    if context.invoked_subcommand is not None:
-        _refuse_options(context)
-        return
+@app.command("list")
+@with_services("rlm", limit="--limit")
+def list_partitions(call: Call, names: TopicPartitions = None) -> None:
+    """Show what an RLM ships and serves.
+
+    Partitions with problems come first, then those with the largest lag. `list` may be left out.
+    """
     with call.rlm_client() as manager:
-        descriptions = list(all_descriptions(manager))
-        log_dir_problems = manager.describe_partitions(page_size=1).log_dir_problems
-    columns = (
-        "partition",
-        "readable offsets",
-        "local from",
-        "copied through",
-        "local",
-        "in the tier",
-        "to ship",
-    )
-    call.show_each(descriptions, fields_as_json, "Partitions", columns, _as_row)
-    for problem in [*log_dir_problems, *(p for d in descriptions for p in d.problems)]:
+        every = all_descriptions(manager)
+        chosen = matching(every, names, lambda d: names_of_partition(d.topic_id_partition))
+        of_log_dirs = manager.describe_partitions(page_size=1).log_dir_problems
+    chosen.sort(key=_order)
+    call.show_each(chosen, fields_as_json, "partitions", _COLUMNS, _as_row)
+    problems = [*of_log_dirs, *(p for d in chosen for p in d.problems)]
+    for problem in problems[:_SHOWN]:
         say(problem_text(problem))
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """Refuse options in front of a subcommand: they belong to the list, and would be ignored."""
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(
-                f"put it after {context.invoked_subcommand}, if that command has it",
-                context,
-                param_hint=option.opts[0],
-            )
+    if len(problems) > _SHOWN:
+        more = counted(len(problems) - _SHOWN, "problem")
+        say(f"and {more} more; `sediment partitions -o json` has them all")
 
 
 def _not_blank(text: str) -> str:
@@ -79,8 +79,6 @@ def _not_blank(text: str) -> str:
         raise typer.BadParameter("give a reason, for readers of the audit trail")
     return text
 
-
-_Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.")]
 
 _Reason = Annotated[
     str,
@@ -96,30 +94,28 @@ _Reason = Annotated[
 @with_services("rlmm")
 def undelete(
     call: Call,
-    topic: Topic,
-    partition: _Number,
+    name: TopicPartition,
     reason: _Reason,
 ) -> None:
-    """Take back a partition's mark for deletion.
+    """Remove a partition's mark for deletion.
 
     Possible only until its removal begins. Safe to repeat.
     """
-    with call.rlmm_client() as manager, _known_all_along(topic, partition):
-        found = _find_partition(manager, topic, partition)
-        tp = found.topic_id_partition
+    with _partition(call, name) as (manager, tp):
 
         def read() -> Shown:
-            return _mark_of(_find_partition(manager, topic, partition))
+            return _mark_of(_find_summary(manager, tp))
 
-        def take_back(revision: int) -> MutationOutcome:
+        shown = read()
+
+        def undelete(revision: int) -> MutationOutcome:
             context = MutationContext(reason=reason, expected_revision=revision)
             return manager.undelete_partition(tp, context)
 
-        shown = _mark_of(found)
         try:
-            outcome = _change_what_is_shown(tp, shown, read, take_back)
+            outcome = _change_if_as_shown(tp, shown, read, undelete)
         except InvalidStateTransitionError as e:
-            raise CommandError(f"{tp.topic}-{partition} cannot be restored: {e}") from e
+            raise CommandError(f"{partition_text(tp)} cannot be restored: {e}") from e
     done = f"was {shown.text}; the mark is removed"
     _report(tp, outcome, done if outcome.applied else f"was {NOT_MARKED}", call)
 
@@ -128,8 +124,7 @@ def undelete(
 @with_services("rlmm")
 def reset_epoch(
     call: Call,
-    topic: Topic,
-    partition: _Number,
+    name: TopicPartition,
     epoch: Annotated[
         int,
         typer.Option(min=NO_LEADER_EPOCH, help="The new highest leader epoch; -1 for none."),
@@ -144,8 +139,7 @@ def reset_epoch(
     the current epoch and asks for confirmation on a terminal.
     """
     leader_epoch = None if epoch == NO_LEADER_EPOCH else epoch
-    with call.rlmm_client() as manager, _known_all_along(topic, partition):
-        tp = _find_partition(manager, topic, partition).topic_id_partition
+    with _partition(call, name) as (manager, tp):
 
         def highest() -> Shown:
             state = manager.partition_state(tp)
@@ -159,40 +153,16 @@ def reset_epoch(
         change = f"from {shown.text} to {_epoch_text(leader_epoch)}"
         if not yes:
             _confirm(tp, leader_epoch, change)
-        outcome = _change_what_is_shown(tp, shown, highest, reset)
+        outcome = _change_if_as_shown(tp, shown, highest, reset)
     now = change if outcome.applied else f"{shown.text}, as before"
     _report(tp, outcome, f"highest broker leader epoch: {now}", call)
-
-
-@app.command()
-@with_services("rlmm")
-def release_export(
-    call: Call,
-    topic: Topic,
-    partition: _Number,
-    name: Annotated[
-        str, typer.Argument(metavar="EXPORT", help="Its name, as `sediment explain` shows it.")
-    ],
-) -> None:
-    """End the lease of an export: retention may pass its position.
-
-    For an export that does not run any more; a running one takes a new lease. Safe to repeat.
-    """
-    with call.rlmm_client() as manager, _known_all_along(topic, partition):
-        tp = _find_partition(manager, topic, partition).topic_id_partition
-        state = manager.partition_state(tp)
-        kept = next((e for e in state.value.export_positions if e.name == name), None)
-        manager.set_export_position(tp, name, 0, 0)
-    was = f"the lease has ended: {kept}" if kept else f"export {name} keeps nothing, as before"
-    _report(tp, MutationOutcome(kept is not None, state.revision), was, call)
 
 
 @app.command()
 @with_services("rsm", "rlmm", has_output=False)
 def drop_history(
     call: Call,
-    topic: Topic,
-    partition: _Number,
+    name: TopicPartition,
     reason: _Reason,
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show.")] = False,
 ) -> None:
@@ -201,13 +171,16 @@ def drop_history(
     For a partition with the problem EARLIER_HISTORY, whose broker lost its
     disk: segments of which all leader epochs are before the log's first.
     """
-    with call.rlmm_client() as manager, _known_all_along(topic, partition):
-        tp = _find_partition(manager, topic, partition).topic_id_partition
+    # Here, because the list of partitions must not wait for it.
+    from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
+
+    with _partition(call, name) as (manager, tp):
         deletions = list(
             earlier_history(all_segments(manager, tp), manager.partition_state(tp).value)
         )
-        size = size_text(sum(max(d.segment.segment_size_in_bytes, 0) for d in deletions))
-        what = f"{tp.topic}-{partition}: {len(deletions)} segments of an earlier history, {size}"
+        size_bytes = sum(max(d.segment.segment_size_in_bytes, 0) for d in deletions)
+        segments = sized(len(deletions), size_bytes)
+        what = f"{partition_text(tp)}: {segments} of an earlier history"
         if not deletions or not yes:
             say(f"{what}; {'pass --yes to delete them' if deletions else 'nothing to delete'}")
             return
@@ -228,13 +201,27 @@ def drop_history(
 def _as_row(d: PartitionDescription) -> tuple[object, ...]:
     return (
         partition_text(d.topic_id_partition),
-        f"{d.log_start_offset}-{d.log_end_offset - 1}" if d.log_end_offset > 0 else "none",
-        d.local_log_start_offset,
-        d.copied_through_offset,
-        f"{d.local_segments} ({size_text(d.local_size_bytes)})",
-        f"{d.remote_segments} ({size_text(d.remote_size_bytes)})",
-        f"{d.pending_segments} ({size_text(d.pending_size_bytes)})",
+        size_text(d.local_size_bytes),
+        size_text(d.remote_size_bytes),
+        size_text(d.lag_bytes) if d.lag_segments else "-",
+        _blocked(d) or "-",
+        f"{d.log_start_offset}-{d.log_end_offset - 1}" if d.log_end_offset > 0 else "-",
+        str(d.local_log_start_offset),
+        "-" if d.copied_through_offset < 0 else str(d.copied_through_offset),
+        d.local_segments,
+        d.remote_segments,
+        d.lag_segments,
     )
+
+
+def _blocked(d: PartitionDescription) -> int:
+    return max((each.blocked_segments for each in d.problems), default=0)
+
+
+def _order(d: PartitionDescription) -> tuple[object, ...]:
+    """Return what puts partitions with problems first, then those that lag most."""
+    tp = d.topic_id_partition
+    return not d.problems, -_blocked(d), -d.lag_bytes, tp.topic, tp.partition
 
 
 @dataclass(frozen=True)
@@ -245,7 +232,7 @@ class Shown:
     revision: int
 
 
-def _change_what_is_shown(
+def _change_if_as_shown(
     tp: TopicIdPartition,
     shown: Shown,
     read: Callable[[], Shown],
@@ -274,11 +261,15 @@ def _change_what_is_shown(
 
 
 @contextmanager
-def _known_all_along(topic: str, partition: int) -> Iterator[None]:
+def _partition(
+    call: Call, name: str
+) -> Iterator[tuple[RemoteLogMetadataManager, TopicIdPartition]]:
+    """Connect to RLMM and find a partition; report it as such if it is removed meanwhile."""
     try:
-        yield
+        with call.rlmm_client() as manager:
+            yield manager, find_partition(manager, name)
     except RemoteResourceNotFoundError as e:
-        raise CommandError(f"{topic}-{partition} was removed meanwhile: {e}") from e
+        raise CommandError(f"{name} is not in the tier, or was removed meanwhile: {e}") from e
 
 
 def _mark_of(summary: PartitionSummary) -> Shown:
@@ -306,22 +297,15 @@ def _confirm(tp: TopicIdPartition, leader_epoch: int | None, change: str) -> Non
         raise CommandError("nothing was changed")
 
 
-def _find_partition(
-    manager: RemoteLogMetadataManager, topic: str, partition: int
-) -> PartitionSummary:
-    found = find_topic(manager, topic)
-    for summary in found.partitions:
-        if summary.topic_id_partition.partition == partition:
+def _find_summary(manager: RemoteLogMetadataManager, tp: TopicIdPartition) -> PartitionSummary:
+    for summary in all_partitions(manager, topic=tp.topic):
+        if summary.topic_id_partition == tp:
             return summary
-    numbers = sorted(summary.topic_id_partition.partition for summary in found.partitions)
-    raise CommandError(
-        f"topic {found.name} has no partition {partition} in the tier; it has {len(numbers)}, "
-        f"{numbers[0]} to {numbers[-1]}"
-    )
+    raise RemoteResourceNotFoundError(f"RLMM does not know {tp}")
 
 
 def _report(tp: TopicIdPartition, outcome: MutationOutcome, text: str, call: Call) -> None:
-    if call.is_json:
-        print_json(fields_as_json(tp) | fields_as_json(outcome, "applied", "revision"))
-    else:
-        say(f"{partition_text(tp)}: {text} (revision {outcome.revision})")
+    call.show(
+        fields_as_json(tp) | fields_as_json(outcome, "applied", "revision"),
+        lines=[f"{partition_text(tp)}: {text} (revision {outcome.revision})"],
+    )

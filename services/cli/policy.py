@@ -1,6 +1,6 @@
 """Check a policy file: `sediment policy`."""
 
-from itertools import groupby, zip_longest
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +8,10 @@ import typer
 
 from services.api.roles import Entry, Topics, table
 from services.cli.connections import Call, command_group, with_services
-from services.cli.output import CommandError, print_json, print_table, say
+from services.cli.output import CommandError, Table, print_json, print_tables, say
 from services.common.reloaded_file import FileError
 from services.rpc.server.policy import Policy, load_policy
+from services.views.documents import fields_as_json
 
 app = command_group("Check a policy file and show what it grants.")
 
@@ -52,23 +53,14 @@ def check(
 def _show_grants(policy: Policy, call: Call) -> None:
     if call.is_json:
         for grant in policy.grants:
-            print_json(
-                {
-                    "identities": grant.identities,
-                    "roles": sorted(grant.roles),
-                    "topics": grant.topics,
-                }
-            )
+            print_json(fields_as_json(grant) | {"roles": sorted(grant.roles)})
         return
-    # A line for each identity, role and topic: cells have no line breaks.
     rows = [
-        ("" if line else str(number), *row)
+        (number, ",".join(sorted(grant.roles)), ",".join(grant.topics), " ".join(grant.identities))
         for number, grant in enumerate(policy.grants, 1)
-        for line, row in enumerate(
-            zip_longest(grant.identities, sorted(grant.roles), grant.topics, fillvalue="")
-        )
     ]
-    print_table("Grants", ("grant", "identities", "roles", "topics"), rows)
+    table = ("", ("grant", "roles", "topics", "identities"), rows)
+    print_tables(table, is_wide=call.is_wide)
 
 
 def _show_calls(policy: Policy, identity: str, call: Call) -> None:
@@ -82,12 +74,18 @@ def _show_calls(policy: Policy, identity: str, call: Call) -> None:
                 shown["only"] = entry.value
             print_json({**shown, "allowed": topics is not None, "topics": topics or []})
         return
+    tables: list[Table] = []
     for service, of_service in groupby(calls, lambda each: each[0].service):
         rows = [
-            (entry.rpc, entry.value, "denied" if topics is None else ", ".join(topics) or "-")
+            (
+                entry.rpc,
+                entry.value or "-",
+                "denied" if topics is None else ", ".join(topics) or "-",
+            )
             for entry, topics in of_service
         ]
-        print_table(service, ("call", "only", "topics"), rows)
+        tables.append((service, ("call", "only", "topics"), rows))
+    print_tables(*tables, is_wide=call.is_wide)
 
 
 def _topics_of(policy: Policy, identity: str, entry: Entry) -> list[str] | None:

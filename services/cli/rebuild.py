@@ -1,7 +1,6 @@
 """Rebuild the metadata from the bucket: `sediment db rebuild` and `sediment db confirm-rebuild`."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 from uuid import uuid4
 
@@ -10,20 +9,19 @@ import typer
 from services.api.calls import MutationContext
 from services.api.ids import uuid_to_text
 from services.cli.connections import Call, Locations, with_services
-from services.cli.output import EXIT_PARTIAL, print_json, print_table, say
+from services.cli.output import EXIT_PARTIAL, WATCHED_S, Table, progress
+from services.common.quantities import counted
 from services.views.texts import time_text
 from services.workflows.deployment_state import (
     Head,
     PutBack,
-    put_log_starts_back,
-    put_marks_back,
+    read_kept,
     settle,
 )
-from services.workflows.rebuild import Rebuild, RebuildPlan
-from services.workflows.rebuild_document import freeze_document, read_kept, rebuild_document
+from services.workflows.rebuild import HOLD, Rebuild, RebuildPlan
+from services.workflows.rebuild_document import freeze_document, rebuild_document
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
 
-_PROGRESS_S = 5.0
 _SHOWN = 100
 """Differences in the table; JSON has all that the run keeps."""
 
@@ -48,15 +46,17 @@ def rebuild(
       1  something is damaged, refused, or only in the metadata; each is named
     """
     plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]))
-    with call.tier_clients() as (store, objects, metadata):
-        kept = read_kept(objects)
-        done = Rebuild(metadata, store, objects, plan, _progress()).run()
-        back = kept.put_settings_back(metadata, apply=apply)
-    if call.is_json:
-        print_json(rebuild_document(plan, done, kept, back))
-    else:
-        _print(plan, done)
-        _print_kept(kept.head, back, kept.waiting)
+    with call.tier_clients() as (store, objects, metadata), progress(every_s=WATCHED_S) as show:
+        stored = read_kept(objects)
+        done = Rebuild(
+            metadata, store, objects, plan, lambda done: show(_progress_text(done))
+        ).run()
+        back = stored.put_settings_back(metadata, apply=apply)
+    call.show(
+        rebuild_document(plan, done, stored, back),
+        *_tables(plan, done),
+        lines=[*_lines(done), *_lines_of_state(stored.head, back, stored.waiting)],
+    )
     raise typer.Exit(EXIT_PARTIAL if done.needs_operator or back.refused else 0)
 
 
@@ -72,50 +72,39 @@ def confirm_rebuild(
 
     \b
     Exit codes:
-      1  a log start was refused, and deletions stay frozen; or a mark was refused,
-         or the bucket's state cannot be read, and deletions begin again
+      1  a log start was refused, and deletions stay frozen; or a mark was
+         refused, or the bucket's state cannot be read, and deletions begin again
     """
     with call.tier_clients() as (_, objects, metadata):
-        kept = read_kept(objects)
-        head, back = kept.head, put_log_starts_back(metadata, kept.topics)
+        stored = read_kept(objects)
+        head, back = stored.head, stored.put_log_starts_back(metadata)
         is_complete = not back.refused
-        ended = metadata.confirm_rebuild(MutationContext(reason=reason)) if is_complete else None
+        ended = metadata.end_hold(HOLD, MutationContext(reason=reason)) if is_complete else None
         if ended is not None and head is not None:
             if not head.is_settled:
-                put_marks_back(metadata, kept.topics, back)
+                stored.put_marks_back(metadata, back)
             settle(objects, head)
-        back.refused += kept.unread
-    if call.is_json:
-        freeze = None if ended is None else freeze_document(ended)
-        counted = {"log_starts": back.log_starts, "marks": back.marks, "refused": back.refused}
-        print_json({"ended": freeze, **counted})
-    elif ended is None:
-        say("deletions were not frozen" if is_complete else "this rebuild is not confirmed")
-    else:
-        since = time_text(ended.since_ms, "seconds")
-        say(f"deletions begin again; {ended.actor} had frozen them at {since}")
+        back.refused += stored.unread
+    lines = ["deletions were not frozen" if is_complete else "this rebuild is not confirmed"]
+    if ended is not None:
+        since = time_text(ended.set_at_ms)
+        lines = [f"deletions begin again; {ended.actor} had frozen them at {since}"]
         if head is not None:
-            say(f"{back.log_starts:,} log starts raised, {back.marks:,} partitions marked")
-    if not call.is_json:
-        for text in back.refused:
-            say(f"refused: {text}")
+            marked = counted(back.marks, "partition")
+            lines.append(f"{counted(back.log_starts, 'log start')} raised, {marked} marked")
+    numbers = {"log_starts": back.log_starts, "marks": back.marks, "refused": back.refused}
+    call.show(
+        {"ended": None if ended is None else freeze_document(ended), **numbers},
+        lines=[*lines, *_refusals(back)],
+    )
     raise typer.Exit(EXIT_PARTIAL if back.refused else 0)
 
 
-def _progress() -> Callable[[Rebuilt], None]:
-    """Return a function that prints a run's counts every _PROGRESS_S seconds."""
-    last = time.monotonic()
-
-    def show(done: Rebuilt) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _PROGRESS_S:
-            last = time.monotonic()
-            say(f"{done.segments:,} segments compared, {done.imported:,} imported")
-
-    return show
+def _progress_text(done: Rebuilt) -> str:
+    return f"{counted(done.segments, 'segment')} compared, {done.imported:,} imported"
 
 
-def _print(plan: RebuildPlan, done: Rebuilt) -> None:
+def _tables(plan: RebuildPlan, done: Rebuilt) -> Iterator[Table]:
     rows = [
         ("segments in the bucket", f"{done.segments:,}"),
         ("same in bucket and metadata", f"{done.same:,}"),
@@ -124,33 +113,41 @@ def _print(plan: RebuildPlan, done: Rebuilt) -> None:
         ("imported", f"{done.imported:,}"),
         ("finished", f"{done.finished:,}"),
     ]
-    print_table("Rebuilt" if plan.apply else "Rebuild (dry run)", ("what", "count"), rows)
+    yield "Rebuilt" if plan.apply else "Rebuild (dry run)", ("what", "count"), rows
     if done.differences:
         columns = ("kind", "topic", "partition", "segment id", "offsets", "detail")
-        print_table("Differences", columns, map(_as_row, done.differences[:_SHOWN]))
+        yield "Differences", columns, map(_as_row, done.differences[:_SHOWN])
+
+
+def _lines(done: Rebuilt) -> Iterator[str]:
     others = sum(done.counts.values()) - min(len(done.differences), _SHOWN)
     if others:
-        say(f"and {others:,} more; -o json has up to {Rebuilt.MAX_DIFFERENCES:,}")
+        yield f"and {others:,} more; -o json has up to {Rebuilt.MAX_DIFFERENCES:,}"
     if done.freeze is not None:
-        say(
+        yield (
             "no deletion begins until `sediment db confirm-rebuild --reason ...`; check this "
             "report and put the topics' settings first"
         )
 
 
-def _print_kept(head: Head | None, back: PutBack, waiting: Mapping[str, int]) -> None:
-    for text in back.refused:
-        say(f"refused: {text}")
+def _refusals(back: PutBack) -> list[str]:
+    return [f"refused: {text}" for text in back.refused]
+
+
+def _lines_of_state(head: Head | None, back: PutBack, waiting: Mapping[str, int]) -> Iterator[str]:
+    yield from _refusals(back)
     if head is None:
-        say(
+        yield (
             "the bucket keeps no settings (`sediment db maintain --rsm`): put them again, or "
             "nothing expires"
         )
         return
-    at = time_text(head.kept_at_ms, "seconds")
-    say(
-        f"settings of {back.settings:,} topics differ from those kept at {at}; confirm-rebuild "
-        f"raises {waiting['log_starts']:,} log starts and marks {waiting['marks']:,} partitions"
+    at = time_text(head.kept_at_ms)
+    yield (
+        f"settings that differ from those kept at {at}: {counted(back.settings, 'topic')}; "
+        f"{counted(back.holds, 'hold')} put back; "
+        f"confirm-rebuild raises {counted(waiting['log_starts'], 'log start')} and marks "
+        f"{counted(waiting['marks'], 'partition')}"
     )
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, islice
 from threading import Event
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -10,25 +11,27 @@ from uuid import UUID, uuid4
 import typer
 
 from services.api.errors import InvalidRequestError
-from services.api.ids import uuid_from_text, uuid_to_text
-from services.api.operations import AnomalyKind, AnomalyQuery, SeenAnomaly
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
-from services.cli.connections import Call, Locations, command_group, with_services
-from services.cli.output import (
-    EXIT_FAILED,
-    EXIT_PARTIAL,
-    CommandError,
-    counter,
-    print_json,
-    print_table,
-    say,
+from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.operations import CHECKS, AnomalyKind, AnomalyQuery, RecordedAnomaly
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_anomalies,
+    all_partitions,
+    all_tool_runs,
 )
-from services.cli.topics import find_topic, known_topics
+from services.cli.command import quantity
+from services.cli.connections import Call, Locations, command_group, completed, with_services
+from services.cli.names import find_topic, known_topics
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, progress, say
+from services.cli.tables import Wide
 from services.common.fair_queue import TokenBucket
+from services.common.quantities import DURATION_MS, SIZE_BYTES, counted
 from services.rsm.deadline import BURST_S
-from services.views.texts import size_text, time_text
-from services.views.tier import anomaly_as_json
+from services.views.documents import as_json
+from services.views.texts import age_text, size_text, sized, time_text
+from services.views.tier import NEVER_LOOKED
 from services.workflows.check_documents import (
+    FOR_AN_OPERATOR,
     SCRUB_KINDS,
     failures_of,
     needs_operator,
@@ -48,18 +51,22 @@ from services.workflows.unfinished_copies import CopyKind
 
 app = command_group()
 
-_MIB = 1024 * 1024
+_SHOWN = 10
+"""The most damaged segments that a run names."""
+_COLUMNS = (
+    *("kind", "partition", "age"),
+    *map(Wide, ("last seen", "first seen", "times", "last run", "segment id", "object")),
+    "detail",
+)
 
 Rate = Annotated[
     int,
-    typer.Option(
-        min=0, metavar="BYTES_PER_S", help="Read at most this many bytes/s; 0 for no limit."
-    ),
+    quantity("--rate", SIZE_BYTES, "Read at most this much in a second; 0 for no limit."),
 ]
 
 
 @app.command()
-@with_services("rlmm")
+@with_services("rlmm", limit="--limit")
 def anomalies(
     call: Call,
     kind: Annotated[
@@ -67,28 +74,35 @@ def anomalies(
         typer.Option(help="Only this kind, for example ORPHAN_OBJECTS; may be repeated."),
     ] = None,
     topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Only this topic: its name or its id.")
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            autocompletion=completed("TOPIC"),
+            help="Only this topic: its name or its id.",
+        ),
     ] = "",
 ) -> None:
     """List the problems that reconcile and scrub found.
 
     Oldest first. The topic of objects that RLMM does not know is shown by its id.
     """
+    now_ms = time.time_ns() // 1_000_000
     wanted = tuple(_kind(text) for text in kind or [])
     with call.rlmm_client() as manager:
         topic_id = _topic_id(manager, topic) if topic else None
+        names = {} if call.is_json else {t.topic_id: t.name for t in known_topics(manager)}
         found = all_anomalies(manager, AnomalyQuery(wanted, topic_id))
-        if call.is_json:
-            for seen in found:
-                print_json(anomaly_as_json(seen))
+        first = list(islice(found, 1))
+        if not first and not any(each.kind in CHECKS for each in all_tool_runs(manager)):
+            say(f"{NEVER_LOOKED}: run `sediment reconcile`")
             return
-        listed = list(found)
-        topics = known_topics(manager) if listed else []
-        names = {topic.topic_id: topic.name for topic in topics}
-        columns = ("kind", "topic", "partition", "segment id", "object", "detail")
-        seen_columns = ("first seen", "last seen", "times", "last run")
-        rows = (_anomaly_as_row(seen, names) for seen in listed)
-        print_table("Anomalies", (*columns, *seen_columns), rows)
+        call.show_each(
+            chain(first, found),
+            as_json,
+            "anomalies",
+            _COLUMNS,
+            lambda each: _anomaly_as_row(each, names, now_ms),
+        )
 
 
 def _kind(text: str) -> AnomalyKind:
@@ -107,19 +121,21 @@ def _topic_id(manager: RemoteLogMetadataManager, text: str) -> UUID:
         return find_topic(manager, text).topic_id
 
 
-def _anomaly_as_row(seen: SeenAnomaly, names: Mapping[UUID, str]) -> tuple[object, ...]:
-    anomaly = seen.anomaly
+def _anomaly_as_row(
+    recorded: RecordedAnomaly, names: Mapping[UUID, str], now_ms: int
+) -> tuple[object, ...]:
+    anomaly = recorded.anomaly
     return (
         anomaly.kind.value,
-        names.get(anomaly.topic_id) or uuid_to_text(anomaly.topic_id),
-        anomaly.partition,
+        f"{names.get(anomaly.topic_id) or uuid_to_text(anomaly.topic_id)}-{anomaly.partition}",
+        age_text(now_ms - recorded.last_seen_ms),
+        time_text(recorded.last_seen_ms),
+        time_text(recorded.first_seen_ms),
+        recorded.times_seen,
+        recorded.run_id,
         uuid_to_text(anomaly.segment_id),
         anomaly.object_key or "-",
         anomaly.detail or "-",
-        time_text(seen.first_seen_ms, "seconds"),
-        time_text(seen.last_seen_ms, "seconds"),
-        seen.times_seen,
-        seen.run_id,
     )
 
 
@@ -136,7 +152,7 @@ def reconcile(
         ),
     ] = False,
     grace_ms: Annotated[
-        int, typer.Option(min=0, help="Ignore objects and uploads younger than this, ms.")
+        int, quantity("--grace", DURATION_MS, "Ignore objects and uploads younger than this.")
     ] = 86_400_000,
     location: Locations = None,
 ) -> None:
@@ -153,20 +169,32 @@ def reconcile(
     """
     now_ms = time.time_ns() // 1_000_000
     plan = ReconciliationPlan(uuid4().hex, now_ms, grace_ms, delete, location or [0])
-    with (
-        call.tier_clients() as (store, objects, metadata),
-        counter() as count,
-    ):
+    with call.tier_clients() as (store, objects, metadata), progress() as show:
         done = Reconciliation(
-            metadata, store, objects, plan, lambda done: count("segments", done.segments)
+            metadata, store, objects, plan, lambda done: show(counted(done.segments, "segment"))
         ).run()
-    if call.is_json:
-        print_json(reconcile_document(plan, done))
-    else:
-        print_table("Reconciled", ("what", "count"), _rows(done))
-        for line in (*done.unfinished, *failures_of(done)):
-            say(line)
+        damage = damage_lines(metadata, plan.run_id) if needs_operator(done) else []
+    call.show(
+        reconcile_document(plan, done),
+        ("Reconciled", ("", ""), _rows(done)),
+        lines=(*done.unfinished, *failures_of(done), *damage),
+    )
     raise typer.Exit(EXIT_PARTIAL if needs_operator(done) else 0)
+
+
+def damage_lines(metadata: RemoteLogMetadataManager, run_id: str) -> list[str]:
+    """Name the first segments that a run found damaged or missing, and what to do next."""
+    query = AnomalyQuery(FOR_AN_OPERATOR)
+    found = (each.anomaly for each in all_anomalies(metadata, query) if each.run_id == run_id)
+    first = list(islice(found, _SHOWN))
+    names = {each.topic_id: each.name for each in known_topics(metadata)} if first else {}
+    lines = [
+        f"{each.kind.value}: {names.get(each.topic_id) or uuid_to_text(each.topic_id)}-"
+        f"{each.partition} segment {uuid_to_text(each.segment_id)}: "
+        f"{each.detail or each.object_key or 'no objects'}"
+        for each in first
+    ]
+    return [*lines, "next: `sediment anomalies` lists all"] if lines else []
 
 
 def _rows(done: Reconciled) -> list[tuple[object, ...]]:
@@ -179,6 +207,7 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         ("left for the next run", done.deletions.left),
         ("uploads aborted", done.deletions.uploads),
         ("deleted without an event", done.deletions.unrecorded),
+        ("kept by holds", done.deletions.held),
         ("failures", len(failures_of(done))),
     ]
 
@@ -198,51 +227,68 @@ def scrub(
     topic: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="TOPIC",
+            autocompletion=completed("TOPIC"),
             help="Only this topic, for example orders, or TOPIC_ID:orders if several topics have "
-            "had this name; may be repeated."
+            "had this name; may be repeated.",
         ),
     ] = None,
     location: Locations = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Rebuild lost or damaged indexes of segments whose logs are whole, and let them "
+            "be read from another copy; each log is read and written once more.",
+        ),
+    ] = False,
 ) -> None:
     """Read stored segments and verify their checksums.
 
-    Only finished segments. `sediment anomalies` lists the damaged and missing ones; nothing else is
-    changed.
+    Only finished segments. `sediment anomalies` lists the damaged and missing ones; without
+    --repair nothing else is changed.
 
     \b
     Exit codes:
-      1  a segment is damaged or missing
+      1  a segment is damaged or missing, and was not repaired
       3  no damage found, but something could not be read (it is named), or a
          service failed; run the command again
     """
     number, parts = parse_part(part)
     topics, locations = topic or [], tuple(location or [0])
-    with (
-        call.tier_clients() as (store, objects, metadata),
-        scrub_counter() as show,
-    ):
+    with call.tier_clients() as (store, objects, metadata):
         topic_ids = frozenset(find_topic(metadata, text).topic_id for text in topics)
-        plan = ScrubPlan(uuid4().hex, number, parts, topic_ids or None, locations)
-        done = Scrub(metadata, store, objects, plan, pace_of(rate), show).run()
-    if call.is_json:
-        print_json(scrub_document(plan, topics, rate, done))
-    else:
-        _print_scrub(done)
-    if done.damaged:
+        plan = ScrubPlan(uuid4().hex, number, parts, topic_ids or None, locations, repair)
+        all_parts = finished_segments(metadata, lambda tp: plan.has_topic(tp.topic_id))
+        with scrub_progress(all_parts // parts) as show:
+            done = Scrub(metadata, store, objects, plan, pace_of(rate), show).run()
+        damage = damage_lines(metadata, plan.run_id) if done.damaged else []
+    cut_short = "stopped early because the store stayed unreachable; run the command again"
+    call.show(
+        scrub_document(plan, topics, rate, done),
+        ("Scrubbed", ("", ""), _scrub_rows(done)),
+        lines=[*done.reasons, *done.repairs, *([cut_short] if done.is_cut_short else []), *damage],
+    )
+    if done.damaged > done.repaired:
         raise typer.Exit(EXIT_PARTIAL)
     raise typer.Exit(0 if done.is_complete else EXIT_FAILED)
 
 
+def finished_segments(
+    metadata: RemoteLogMetadataManager, is_wanted: Callable[[TopicIdPartition], bool]
+) -> int:
+    """Count the finished segments of these partitions, by the totals that RLMM keeps."""
+    summaries = (each for each in all_partitions(metadata) if is_wanted(each.topic_id_partition))
+    return sum(each.totals.finished_segments for each in summaries)
+
+
 @contextmanager
-def scrub_counter() -> Iterator[Callable[[Scrubbed], None]]:
-    """Count what a scrub has read, as `counter` does; yield the call that shows it."""
-    with counter() as count:
-
-        def show(done: Scrubbed) -> None:
-            count("segments", done.segments)
-            count("MiB", done.read_bytes // _MIB)
-
-        yield show
+def scrub_progress(about: int) -> Iterator[Callable[[Scrubbed], None]]:
+    """Show how far a scrub of about so many segments is; yield the call that shows it."""
+    with progress() as show:
+        yield lambda done: show(
+            f"{done.segments:,} of about {sized(max(about, done.segments), done.read_bytes)}"
+        )
 
 
 def pace_of(bytes_per_s: int) -> Pace:
@@ -250,22 +296,18 @@ def pace_of(bytes_per_s: int) -> Pace:
     if not bytes_per_s:
         return Pace(lambda _: None, Event().wait)
     limit = TokenBucket(bytes_per_s, bytes_per_s * BURST_S, name="bytes per second")
-    return Pace(limit.take, Event().wait)
+    return Pace(limit.spend, Event().wait)
 
 
-def _print_scrub(done: Scrubbed) -> None:
-    rows = [
+def _scrub_rows(done: Scrubbed) -> list[tuple[object, ...]]:
+    return [
         ("segments", done.segments),
         ("verified", done.verified),
         ("damaged", done.damaged),
+        ("repaired", done.repaired),
         *((kind.value, done.anomalies[kind]) for kind in SCRUB_KINDS),
         ("not checked", done.unchecked),
         ("deleted meanwhile", done.gone),
         ("incomplete listings", done.unlisted),
         ("read", size_text(done.read_bytes)),
     ]
-    print_table("Scrubbed", ("what", "count"), rows)
-    for reason in done.reasons:
-        say(reason)
-    if done.is_cut_short:
-        say("stopped early because the store stayed unreachable; run the command again")

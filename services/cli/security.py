@@ -1,4 +1,4 @@
-"""Take the options of TLS, which stand before the name of a command; imports nothing heavy."""
+"""Define the options of TLS, which stand before the name of a command; imports nothing heavy."""
 
 from contextvars import ContextVar
 from pathlib import Path
@@ -63,7 +63,7 @@ def choose_security(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the release."),
     ] = False,
 ) -> None:
-    """Keep the options for the command that follows."""
+    """Store the options for the command that follows."""
     files = ClientSecurity(tls_ca, tls_certificate, tls_key, token_file)
     _chosen.set(SecurityOptions(files, plaintext))
 

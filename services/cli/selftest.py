@@ -5,7 +5,7 @@ from dataclasses import asdict
 import typer
 
 from services.cli.connections import Call, command_group, with_services
-from services.cli.output import EXIT_PARTIAL, print_json, print_table
+from services.cli.output import EXIT_PARTIAL
 from services.workflows.selftest import TOPIC, Step, run_selftest
 
 app = command_group()
@@ -26,10 +26,10 @@ def selftest(call: Call) -> None:
     with call.rlmm_client() as metadata, call.rsm_clients() as (store, _):
         steps = run_selftest(metadata, store)
     has_failed = any(step.error is not None for step in steps)
-    if call.is_json:
-        print_json({"passed": not has_failed, "topic": TOPIC, "steps": [*map(asdict, steps)]})
-    else:
-        print_table("Self-test", ("step", "outcome", "time"), map(_row, steps))
+    call.show(
+        {"passed": not has_failed, "topic": TOPIC, "steps": [*map(asdict, steps)]},
+        ("Self-test", ("step", "outcome", "time"), map(_row, steps)),
+    )
     raise typer.Exit(EXIT_PARTIAL if has_failed else 0)
 
 

@@ -2,33 +2,31 @@
 
 import signal
 import threading
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
-from types import TracebackType
-from typing import Annotated, Self
+from traceback import walk_stack
+from types import FrameType
+from typing import Annotated
 
 import typer
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
+from services.cli.command import quantity
 from services.cli.connections import Call, command_group, with_services
-from services.cli.output import (
-    EXIT_FAILED,
-    EXIT_PARTIAL,
-    CommandError,
-    bytes_bar,
-    print_json,
-    print_table,
-    say,
-)
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, progress, say
+from services.cli.tables import Wide
+from services.common.quantities import DURATION_MS, DURATION_S, counted
 from services.rlm.copy.report import Progress
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings
 from services.rlm.copy.ship import ship as ship_once
 from services.rlm.kafka_log.log_dir import SkippedFolder
 from services.views.documents import Json, fields_as_json
-from services.views.texts import partition_text, size_text
+from services.views.texts import partition_text, size_text, sized
 from services.views.tier import problem_text
 
 app = command_group()
@@ -36,6 +34,7 @@ app = command_group()
 _SHOWN_GAPS = 10
 _ENDED_BY_SIGNAL = 128
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_AGAIN_S = 0.05
 
 
 @app.command()
@@ -47,15 +46,17 @@ def ship(
         typer.Argument(metavar="LOG_DIR", help="Kafka log directories: the broker's log.dirs."),
     ],
     retry_for_s: Annotated[
-        float, typer.Option(min=0, help="How long to retry while a service is down, seconds.")
+        float, quantity("--retry-for", DURATION_S, "How long to retry while a service is down.")
     ] = 60.0,
     copy_lease_ms: Annotated[
         int,
-        typer.Option(
+        quantity(
+            "--copy-lease",
+            DURATION_MS,
+            "Lease of a copy. If this run is killed, the next one waits this long for the copy "
+            "that was in progress.",
             min=1_000,
             max=3_600_000,
-            help="Lease of a copy, ms. If this run is killed, the next one waits this long for "
-            "the copy that was in progress.",
         ),
     ] = 30_000,
 ) -> None:
@@ -63,7 +64,7 @@ def ship(
 
     \b
     Exit codes:
-      1         some segments are held back, some were lost before they could be
+      1         some segments are blocked, some were lost before they could be
                 copied (recorded as known gaps), or one of several log
                 directories cannot be used; each is named
       130, 143  interrupted; run the command again
@@ -72,78 +73,71 @@ def ship(
     with call.rsm_clients() as (storage, _), call.rlmm_client() as metadata:
         limits = CopyLimits(lease_ms=copy_lease_ms)
         settings = ShipSettings(retry_for_s=retry_for_s, limits=limits)
-        with ShipBar() as bar:
-            report = ship_once(log_dirs, storage, metadata, settings, bar, cancelled=cancelled)
-    if call.is_json:
-        print_json(_as_json(report))
-    else:
-        _print(report)
+        with progress() as show:
+            shown = ShipProgress(show)
+            report = ship_once(log_dirs, storage, metadata, settings, shown, cancelled=cancelled)
+    columns = ("partition", "shipped", "size", "blocked", "unsettled", Wide("present"))
+    table = ("", columns, map(_as_row, report.partitions))
+    call.show(_as_json(report), table, lines=_lines(report))
     for partition in report.partitions:
         if partition.leaves_out:
             say(_unsettled_text(partition))
-    _say_problems(report)
+    for text in _problem_texts(report):
+        say(text)
     raise typer.Exit(_exit_code(report))
 
 
-class ShipBar(Progress):
+class ShipProgress(Progress):
     """Show the progress of a pass.
 
-    The bar has no end: the bytes to copy of a partition are known only when its copy begins, and a
-    sum over the partitions so far could be mistaken for the whole.
+    The whole is not known: the bytes to copy of a partition are known only when its copy begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
         self._lock = threading.Lock()
+        self._began_s = time.monotonic()
         self._planned: dict[TopicIdPartition, int] = defaultdict(int)
         self._sent: dict[TopicIdPartition, int] = defaultdict(int)
         self._segments = 0
-        self._bar = bytes_bar()
-        self._task = self._bar.add_task("shipping", total=None)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
         with self._lock:
             self._planned[name] = self._sent[name] + size_bytes
-            self._show()
+            self._show(self._text())
 
     def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
         with self._lock:
             self._sent[name] += size_bytes
-            self._show()
+            self._show(self._text())
 
     def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
         with self._lock:
             self._segments += 1
-            self._show()
+            self._show(self._text())
 
-    def text(self) -> str:
-        """Return the text in front of the bar."""
-        found = size_text(sum(self._planned.values()))
-        return f"shipped {self._segments} segments; {found} found to ship so far"
-
-    def _show(self) -> None:
-        self._bar.update(self._task, completed=sum(self._sent.values()), description=self.text())
+    def _text(self) -> str:
+        sent, planned = sum(self._sent.values()), sum(self._planned.values())
+        per_s = int(sent / max(time.monotonic() - self._began_s, 1))
+        return (
+            f"shipped {sized(self._segments, sent)}, {size_text(per_s)}/s; "
+            f"{size_text(planned)} found to ship so far"
+        )
 
 
 def _cancelled_by_signals() -> Event:
     """Return an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
     cancelled = Event()
 
-    def end(number: int, _: object) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        cancelled.set()
+        if any(each.f_code is threading.Thread.start.__code__ for each, _ in walk_stack(frame)):
+            # An exception there leaves the new thread half known: it ends with a traceback.
+            signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+            return
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        cancelled.set()
         raise CommandError(
             "interrupted; finished segments are in the tier, run the command again for the rest",
             _ENDED_BY_SIGNAL + number,
@@ -165,31 +159,27 @@ def _problems(report: ShipReport) -> list[Problem]:
     return [*report.log_dir_problems, *of_partitions]
 
 
-def _say_problems(report: ShipReport) -> None:
-    """Print each problem; print an unreachable service once, however many partitions wait for
-    it.
-    """
-    problems = _problems(report)
-    for problem in problems:
-        if problem.kind is not ProblemKind.STORE_UNAVAILABLE:
-            say(problem_text(problem))
-    away = [problem for problem in problems if problem.kind is ProblemKind.STORE_UNAVAILABLE]
-    for message in sorted({problem.message for problem in away}):
-        waiting = sum(problem.message == message for problem in away)
-        say(f"{message}; {waiting} partition(s) are not finished; run the command again")
+def _problem_texts(report: ShipReport) -> Iterator[str]:
+    """Describe each problem; an unreachable service once, however many partitions wait for it."""
+    waiting = Counter[str]()
+    for problem in _problems(report):
+        if problem.kind is ProblemKind.STORE_UNAVAILABLE:
+            waiting[problem.message] += 1
+        else:
+            yield problem_text(problem)
+    for message, count in sorted(waiting.items()):
+        yield f"{message}; {counted(count, 'partition')} not finished; run the command again"
 
 
-def _print(report: ShipReport) -> None:
-    columns = ("partition", "shipped", "bytes", "already there", "held back", "not settled")
-    print_table("Shipped", columns, map(_as_row, report.partitions))
-    copied = sum(partition.copied_segments for partition in report.partitions)
-    size = size_text(sum(partition.copied_bytes for partition in report.partitions))
+def _lines(report: ShipReport) -> Iterator[str]:
     for partition in report.partitions:
         if partition.known_gaps:
-            say(_known_gaps_text(partition))
+            yield _known_gaps_text(partition)
     for reason, count in report.skipped_folders.items():
-        say(f"skipped {count} folder(s) {reason.value}")
-    say(f"{report.outcome.value}: {copied} segments, {size} shipped")
+        yield f"skipped {counted(count, 'folder')} {reason.value}"
+    copied = sum(partition.copied_segments for partition in report.partitions)
+    copied_bytes = sum(partition.copied_bytes for partition in report.partitions)
+    yield f"{report.outcome.value}: {sized(copied, copied_bytes)} shipped"
 
 
 def _known_gaps_text(report: PartitionShipReport) -> str:
@@ -201,12 +191,13 @@ def _known_gaps_text(report: PartitionShipReport) -> str:
 
 
 def _unsettled_text(report: PartitionShipReport) -> str:
+    unsettled = counted(report.unsettled_segments, "rolled segment")
     return (
-        f"{partition_text(report.topic_id_partition)}: {report.unsettled_segments} rolled "
-        f"segment(s) not copied: they reach offset {report.settled_before_offset}, and only "
-        "lower offsets are known to be settled (no open transaction, and replicated by the "
-        "broker's replication-offset-checkpoint). Start the broker of this directory, then "
-        "run the command again; if the broker is gone for good, see docs/understand/copying.md"
+        f"{partition_text(report.topic_id_partition)}: {unsettled} not copied, which reach offset "
+        f"{report.settled_before_offset}: only lower offsets are known to be settled (no open "
+        "transaction, and replicated by the broker's replication-offset-checkpoint). Start the "
+        "broker of this directory, then run the command again; if the broker is gone for good, "
+        "see docs/understand/copying.md"
     )
 
 
@@ -214,10 +205,10 @@ def _as_row(report: PartitionShipReport) -> tuple[object, ...]:
     return (
         partition_text(report.topic_id_partition),
         report.copied_segments,
-        report.copied_bytes,
-        report.present_segments,
-        report.held_segments,
+        size_text(report.copied_bytes),
+        report.blocked_segments,
         report.unsettled_segments,
+        report.present_segments,
     )
 
 

@@ -1,6 +1,7 @@
 """End a command in one line if its standard output is full or closed."""
 
 import io
+import locale
 import os
 import sys
 from typing import TYPE_CHECKING, TextIO
@@ -13,7 +14,7 @@ _STDOUT = 1
 
 
 class OutputError(OSError):
-    """Standard output takes no more bytes.
+    """The error for a standard output that accepts no more bytes.
 
     A BrokenPipeError is none of these: the reader has what it wants.
     """
@@ -66,9 +67,11 @@ def _guarded(stream: TextIO) -> TextIO:
     if stream not in (sys.__stdout__, sys.__stderr__):
         return stream  # Of a program that runs a command in its own process.
     raw = _Output(stream.fileno(), "w", closefd=False)
+    # Python writes UTF-8 under LC_ALL=C, which the terminal need not show.
+    is_ascii = stream.isatty() and locale.setlocale(locale.LC_CTYPE) == "C"
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
-        stream.encoding,
+        "ascii" if is_ascii else stream.encoding,
         errors="backslashreplace",
         line_buffering=stream.isatty() or stream is sys.stderr,
     )

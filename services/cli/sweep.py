@@ -3,19 +3,18 @@
 import sys
 from collections.abc import Callable
 from dataclasses import Field
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.status import Status
-from rich.text import Text
 
 from services.api.retention import REMOVAL_GRACE_MS
-from services.cli.connections import Call, command_group, security_options, with_services
-from services.cli.output import CommandError, print_table, say
-from services.common.printable import printable
-from services.views.texts import size_text
+from services.cli.command import quantity
+from services.cli.connections import Call, command_group, set_options, with_services
+from services.cli.output import CommandError, print_tables, progress, say
+from services.cli.tables import Wide
+from services.common.quantities import DURATION_MS, counted
+from services.views.texts import size_text, sized
 from spark_jobs import options
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         for each in options.OPTIONS.values()
     ]
-    every = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own] + shared
-    command.__signature__ = Signature(every)  # type: ignore[attr-defined]  # read by typer
-    command.__annotations__ = {each.name: each.annotation for each in every}
+    set_options(command, [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own] + shared)
     return command
 
 
@@ -54,12 +51,13 @@ def _option(option: "Field[Any]") -> Any:
     kind = options.kind_of(option)
     many = list[kind] if isinstance(option.default, tuple) else kind  # type: ignore[valid-type]
     declared = many if _default_of(option) is not None else many | None
-    said = typer.Option(
+    declaration = typer.Option(
         options.flag_of(option),
+        parser=option.metadata["quantity"],
         help=option.metadata["help"],
         metavar=option.metadata["metavar"],
     )
-    return Annotated[declared, said]
+    return Annotated[declared, declaration]
 
 
 @app.command()
@@ -69,7 +67,7 @@ def retention(
     call: Call,
     copy_grace_ms: Annotated[
         int,
-        typer.Option(min=0, help="Treat a copy as in progress this long after it began, ms."),
+        quantity("--copy-grace", DURATION_MS, "Treat a copy as in progress this long."),
     ] = options.GRACE_MS,
     **given: Any,
 ) -> None:
@@ -94,7 +92,8 @@ def retention(
 def removal(
     call: Call,
     grace_ms: Annotated[
-        int, typer.Option(min=0, help="Skip partitions that were marked less than this ago, ms.")
+        int,
+        quantity("--grace", DURATION_MS, "Skip partitions that were marked less than this ago."),
     ] = REMOVAL_GRACE_MS,
     **given: Any,
 ) -> None:
@@ -104,7 +103,8 @@ def removal(
 
     \b
     Exit codes:
-      1  some segments failed or are left; they are named, and another run may delete them
+      1  some segments failed or are left; they are named, and another run may
+         delete them
       2  refused, all or in part; another run would refuse it again
     """
     from spark_jobs.sweeps.partition_removal_sweep import JOB, run
@@ -116,7 +116,7 @@ def removal(
 def _options(call: Call, given: dict[str, Any]) -> options.SweepOptions:
     _require_installed(given["engine"])
     rsm, rlmm = call.address("rsm"), call.address("rlmm")
-    security = security_options([rsm, rlmm], call.data_dir)
+    security = call.security_options([rsm, rlmm])
     return options.sweep_options({**given, "rsm": rsm, "rlmm": rlmm}, security)
 
 
@@ -142,83 +142,51 @@ def _run(
 
     document = sys.stdout if call.is_json else None
     try:
-        with _ProgressLine(job) as phase:
-            report = launch(job, config, run_job, phase, document)
+        with progress(is_first_printed=True) as show:
+            report = launch(job, config, run_job, lambda text: show(f"{job}: {text}"), document)
     except SweepError as e:
         raise CommandError(str(e), e.exit_code) from e
     if not call.is_json:
-        _print(report)
+        _print(report, call.is_wide)
     return report.exit_code
 
 
-class _ProgressLine:
-    """Show the sweep's phase in one line on standard error, updated in place on a terminal.
-
-    Elsewhere prints only the first phase, which has the plan's id.
-    """
-
-    def __init__(self, job: str) -> None:
-        console = Console(stderr=True)
-        self._job = job
-        self._status = Status(job, console=console)
-        self._is_terminal = console.is_terminal
-        self._is_first = True
-
-    def __enter__(self) -> "Callable[[str], None]":
-        if self._is_terminal:
-            self._status.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        self._status.stop()
-
-    def _show(self, phase: str) -> None:
-        if self._is_terminal:
-            self._status.update(Text(printable(f"{self._job}: {phase}")))
-        elif self._is_first:
-            say(f"{self._job}: {phase}")
-        self._is_first = False
-
-
-def _print(report: "SweepReport") -> None:
+def _print(report: "SweepReport", is_wide: bool) -> None:
     header, totals = report.header, report.totals
     if report.largest:
         title = f"{header.job}, plan {header.plan_id}"
-        columns = ("partition", "outcome", "planned", "bytes", "deleted", "refused", "failed")
-        print_table(title, columns, map(_as_row, report.largest))
+        columns = ("partition", "outcome", "planned", "deleted", "failed")
+        wide = map(Wide, ("refused", "planned size"))
+        rows = map(_as_row, report.largest)
+        print_tables((title, (*columns, *wide), rows), is_wide=is_wide)
     for reason, partitions in sorted(totals.skipped.items()):
-        say(f"{partitions} partition(s) skipped: {reason}")
+        say(f"{counted(partitions, 'partition')} skipped: {reason}")
     for partition in report.largest:
         error = None if partition["error"] in report.errors else partition["error"]
         for why in filter(None, (*partition["notes"], error)):
             say(f"{_name(partition)}: {why}")
     for error, segments in report.errors.items():
-        say(f"{segments} segment(s): {error}")
+        say(f"{counted(segments, 'segment')}: {error}")
     if header.refusal is not None:
         say(f"sediment: {header.refusal}")
     counts = totals.as_json()
+    kinds = ("deleted", "deleted_by_another", "refused", "failed")
+    ends = (f"{counts[f'{kind}_segments']} {kind.replace('_', ' ')}" for kind in kinds)
     done = (
-        f"{counts['deleted_segments']} deleted, {counts['refused_segments']} refused, "
-        f"{counts['failed_segments']} failed, in {totals.partitions} partitions, "
+        f"{', '.join(ends)}, in {counted(totals.partitions, 'partition')}, "
         f"{counts['unfinished_partitions']} of them unfinished"
     )
     say(
-        f"{report.outcome}: {counts['planned_segments']} segments planned, "
-        f"{size_text(counts['planned_bytes'])}; "
+        f"{report.outcome}: {sized(counts['planned_segments'], counts['planned_bytes'])} planned; "
         f"{done if header.apply else 'dry run, nothing was changed'}"
     )
 
 
 def _as_row(partition: dict[str, Any]) -> tuple[object, ...]:
-    keys = (
-        "outcome",
-        "planned_segments",
-        "planned_bytes",
-        "deleted_segments",
-        "refused_segments",
-        "failed_segments",
-    )
-    return (_name(partition), *(partition[key] for key in keys))
+    keys = ("planned_segments", "deleted_segments", "failed_segments", "refused_segments")
+    counts = (partition[key] for key in keys)
+    planned = size_text(partition["planned_bytes"])
+    return (_name(partition), partition["outcome"], *counts, planned)
 
 
 def _name(partition: dict[str, Any]) -> str:

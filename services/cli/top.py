@@ -4,150 +4,138 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from itertools import chain
 from threading import Event
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
+from services.api.errors import RemoteStorageError
 from services.api.remote_log_manager import PartitionDescription, all_descriptions
-from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, PartitionSummary, all_partitions
-from services.cli.connections import (
-    Call,
-    command_group,
-    connected_rlm,
-    connected_rlmm,
-    with_services,
+from services.api.remote_log_metadata_manager import (
+    MAX_PAGE_SIZE,
+    PartitionSummary,
+    all_partitions,
 )
-from services.cli.endpoints import known_addresses
+from services.cli.command import quantity
+from services.cli.connections import Call, command_group, with_services
 from services.cli.output import print_line
-from services.common.client_security import each_address
+from services.cli.tables import table_lines
+from services.common.quantities import DURATION_S, counted
 from services.rpc.client.probe import now_ms
+from services.views.endpoints import Severity, TierClients, is_ready
 from services.views.texts import size_text, time_text
+from services.views.tier import Line, service_lines, with_next
+from services.views.topics import TopicFigures, sum_topics
 
 app = command_group()
 
 _CLEAR = "\x1b[H\x1b[J"
 _WIDTH = 80
-_COLUMNS = ("tier", "segments", "copied/s", "waits", "waiting", "held")
-_NAME_WIDTH = 23
+_COLUMNS = ("topic", "tier", "copied/s", "lag", "blocked")
 _HEAD_LINES = 4
 _LINES = 24
 """Of a screen whose height is not known."""
 
 
-@dataclass(slots=True)
-class TopicLine:
-    """The figures of a topic; those of the broker are sums over the asked RLMs."""
-
-    name: str
-    tier_bytes: int = 0
-    tier_segments: int = 0
-    waiting_bytes: int = 0
-    waiting_segments: int = 0
-    held_partitions: int = 0
-    bytes_per_s: float = 0.0
-
-
 @app.command()
-@with_services("rlmm", "rlm", has_output=False)
+@with_services("rsm", "rlmm", "rlm", has_output=False)
 def top(
     call: Call,
     interval_s: Annotated[
-        float, typer.Option(min=0.5, help="Time between two screens, seconds.")
+        float, quantity("--interval", DURATION_S, "Time between two screens.", min=0.5)
     ] = 2.0,
     count: Annotated[int, typer.Option(min=0, help="Screens to show; 0: until Ctrl-C.")] = 0,
 ) -> None:
-    """Show topics with tier, growth and what waits, live.
+    """Show topics with tier, growth and lag, live.
 
-    Those of which most waits come first. The columns waits, waiting and held
-    are those of the RLMs whose addresses are known.
+    Those with the largest lag come first. The columns lag and blocked
+    (partitions) are of the RLMs whose addresses are known. A service that
+    does not answer is named.
     """
-    addresses = known_addresses(call, "rlmm", "rlm")
-    with ExitStack() as connections:
-        metadata = connections.enter_context(connected_rlmm(addresses["rlmm"], call.data_dir))
-        logs = [
-            connections.enter_context(connected_rlm(address, call.data_dir))
-            for address in each_address(addresses["rlm"])
-            if address
-        ]
-        before, read_at_s = dict[str, int](), time.monotonic()
+    with call.connect(call.known_addresses("rsm", "rlmm", "rlm")) as tier:
+        before, read_at_s = dict[UUID, int](), 0.0
         for number in range(count or sys.maxsize):
             if number and Event().wait(interval_s):
                 return
-            summaries = list(all_partitions(metadata, page_size=MAX_PAGE_SIZE))
-            described = [each for log in logs for each in all_descriptions(log)]
+            problems, summaries, described = _read(tier)
+            topics = sum_topics(summaries, described)
+            sizes = {id: each.totals.finished_bytes for id, each in topics.items()}
             elapsed_s = time.monotonic() - read_at_s
-            read_at_s += elapsed_s
-            topics = topic_lines(summaries, described, before, elapsed_s if number else 0.0)
-            before = {topic.name: topic.tier_bytes for topic in topics}
-            _show(topics)
+            growth = {id: (sizes[id] - before[id]) / elapsed_s for id in sizes.keys() & before}
+            before, read_at_s = (sizes if summaries else {}), read_at_s + elapsed_s
+            _show([*topics.values()], growth, problems)
 
 
-def topic_lines(
-    summaries: Iterable[PartitionSummary],
-    described: Iterable[PartitionDescription],
-    before: Mapping[str, int],
-    elapsed_s: float,
-) -> list[TopicLine]:
-    """Sum the partitions of each topic; those of which most waits come first.
-
-    Args:
-        before: bytes in the tier by topic, as they were `elapsed_s` ago; 0.0: not known.
-    """
-    lines: dict[str, TopicLine] = {}
-    for summary in summaries:
-        name, totals = summary.topic_id_partition.topic, summary.totals
-        line = lines.setdefault(name, TopicLine(name))
-        line.tier_bytes += totals.finished_bytes
-        line.tier_segments += totals.finished_segments
-    for each in described:
-        name = each.topic_id_partition.topic
-        line = lines.setdefault(name, TopicLine(name))
-        line.waiting_bytes += each.pending_size_bytes
-        line.waiting_segments += each.pending_segments
-        line.held_partitions += any(problem.held_segments for problem in each.problems)
-    for line in lines.values():
-        if elapsed_s and line.name in before:
-            line.bytes_per_s = (line.tier_bytes - before[line.name]) / elapsed_s
-    return sorted(
-        lines.values(), key=lambda line: (-line.waiting_bytes, -line.tier_bytes, line.name)
-    )
+def _read(
+    tier: TierClients,
+) -> tuple[list[Line], list[PartitionSummary], list[PartitionDescription]]:
+    """Read the partitions from the services that answer; return a line for each that does not."""
+    endpoints = tier.probe()
+    problems = [line for line in service_lines(endpoints) if line.severity > Severity.OK]
+    summaries, described = list[PartitionSummary](), list[PartitionDescription]()
+    try:
+        if tier.metadata is not None and is_ready(endpoints, "rlmm"):
+            summaries = list(all_partitions(tier.metadata, page_size=MAX_PAGE_SIZE))
+        for each in endpoints:
+            if each.service == "rlm" and each.severity is Severity.OK:
+                described += all_descriptions(tier.logs[each.address])
+    except RemoteStorageError as e:
+        problems.append(Line("tier", Severity.CRITICAL, f"not read: {e}", "sediment doctor"))
+    return problems, summaries, described
 
 
-def _show(topics: Sequence[TopicLine]) -> None:
+def _show(
+    topics: Sequence[TopicFigures], growth: Mapping[UUID, float], problems: Iterable[Line]
+) -> None:
     height = shutil.get_terminal_size((_WIDTH, _LINES)).lines
     sys.stdout.write(_CLEAR if sys.stdout.isatty() else "")
-    for line in screen(topics, height, now_ms()):
+    texts = (
+        with_next(f"{each.what} {each.severity.name.lower()}: {each.text}", each.next, _WIDTH)
+        for each in problems
+    )
+    width = _WIDTH if sys.stdout.isatty() else None
+    for line in screen(topics, growth, height, now_ms(), [*chain(*texts)], width):
         print_line([line])
 
 
-def screen(topics: Sequence[TopicLine], height: int, at_ms: int) -> Iterator[str]:
-    """Yield the lines of a screen, of at most 80 columns."""
-    tier, waits = sum(t.tier_bytes for t in topics), sum(t.waiting_bytes for t in topics)
-    yield f"{time_text(at_ms, 'seconds')}  {size_text(tier)} in the tier, {size_text(waits)} wait"
+def screen(
+    topics: Sequence[TopicFigures],
+    growth: Mapping[UUID, float],
+    height: int,
+    at_ms: int,
+    problems: Sequence[str] = (),
+    width: int | None = _WIDTH,
+) -> Iterator[str]:
+    """Yield the lines of a screen; topics with the largest lag come first.
+
+    Args:
+        growth: of topics in the tier, bytes per second, by id; of some it is not known.
+        problems: lines to show first.
+        width: of the table; None for whole names.
+    """
+    tier, lag = sum(t.totals.finished_bytes for t in topics), sum(t.lag_bytes for t in topics)
+    yield f"{time_text(at_ms)}  {_size(tier)} in the tier, lag {size_text(lag)}"
+    yield from problems
     yield ""
-    yield _line("topic", _COLUMNS)
-    shown = topics[: max(height - _HEAD_LINES, 1)]
-    for topic in shown:
-        growth = "-" if topic.bytes_per_s <= 0 else size_text(int(topic.bytes_per_s))
-        cells = (
-            size_text(topic.tier_bytes),
-            f"{topic.tier_segments:,}",
-            growth,
-            size_text(topic.waiting_bytes),
-            f"{topic.waiting_segments:,}",
-            f"{topic.held_partitions:,}",
+    order = sorted(topics, key=lambda t: (-t.lag_bytes, -t.totals.finished_bytes, t.name))
+    shown = order[: max(height - _HEAD_LINES - len(problems), 1)]
+    rows = [
+        (
+            topic.name,
+            _size(topic.totals.finished_bytes),
+            _size(int(growth.get(topic.topic_id, 0.0))),
+            size_text(topic.lag_bytes),
+            topic.blocked_partitions,
         )
-        yield _line(topic.name, cells)
+        for topic in shown
+    ]
+    yield from table_lines(_COLUMNS, rows, width=width, encoding=sys.stdout.encoding)
     if len(topics) > len(shown):
-        yield f"and {len(topics) - len(shown):,} topics more"
+        yield f"and {counted(len(topics) - len(shown), 'topic')} more"
 
 
-def _line(name: str, cells: Sequence[str]) -> str:
-    if len(name) > _NAME_WIDTH:
-        name = f"{name[: _NAME_WIDTH - 3]}..."
-    widths = (11, 10, 11, 11, 8, 6)
-    right = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    return f"{name:<{_NAME_WIDTH}}{right}"
+def _size(size_bytes: int) -> str:
+    """Format a size; "-" if it is 0, or not known."""
+    return size_text(size_bytes) if size_bytes > 0 else "-"

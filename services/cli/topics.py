@@ -1,73 +1,62 @@
 """List, configure and delete topics: `sediment topics`."""
 
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
-from services.api.ids import uuid_from_text, uuid_to_text
-from services.api.partitions import (
-    NO_SEGMENTS,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-    SegmentTotals,
-)
-from services.api.remote_log_metadata_manager import (
-    PartitionSummary,
-    RemoteLogMetadataManager,
-    all_partitions,
-)
-from services.api.topic_config import StoredTopicConfig
-from services.cli.connections import Call, Topic, command_group, with_services
-from services.cli.output import EXIT_FAILED, CommandError, print_json, print_table, say
+from services.api.ids import uuid_to_text
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
+from services.api.topic_config import MEANINGS, StoredTopicConfig
+from services.cli.connections import Call, Topic, Topics, command_group, completed, with_services
+from services.cli.names import chosen_topics, find_topic
+from services.cli.output import EXIT_FAILED, CommandError, say
+from services.cli.tables import Wide
+from services.common.quantities import DURATION_MS, SIZE_BYTES, counted
 from services.common.retry import replan
 from services.views.documents import Json
-from services.workflows.deletion import UNKNOWN_BROKER
+from services.views.texts import time_text
+from services.views.topics import TopicFigures
+
+_COLUMNS = ("topic", Wide("topic id"), "partitions", "settings")
+_REMOVED = (RemotePartitionDeleteState.DELETE_PARTITION_FINISHED,)
 
 app = command_group("List, configure and delete topics.")
 
 
-@dataclass
-class KnownTopic:
-    """A topic in the tier and its partitions."""
-
-    topic_id: UUID
-    name: str
-    partitions: list[PartitionSummary] = field(default_factory=list)
-
-    @property
-    def totals(self) -> SegmentTotals:
-        return sum((each.totals for each in self.partitions), NO_SEGMENTS)
-
-    def as_json(self) -> Json:
-        return {"topic": self.name, "topic_id": uuid_to_text(self.topic_id)}
-
-    @property
-    def deleting(self) -> int:
-        return sum(p.delete_state is not None for p in self.partitions)
-
-
 @app.command("list")
-@with_services("rlmm")
-def list_topics(call: Call) -> None:
+@with_services("rlmm", limit="--limit")
+def list_topics(
+    call: Call,
+    topics: Topics = None,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Those whose partitions were removed.")
+    ] = False,
+) -> None:
     """List the topics in the tier with their settings."""
     with call.rlmm_client() as manager:
-        found = [(topic, manager.topic_config(topic.topic_id)) for topic in known_topics(manager)]
-    columns = ("topic", "partitions", "being deleted", "settings", "topic id")
-    call.show_each(
-        found, lambda each: _as_json(*each), "Topics", columns, lambda each: _as_row(*each)
-    )
+        listed = chosen_topics(manager, topics, _REMOVED if removed else ())
+        call.show_each(
+            listed,
+            lambda topic: _as_json(topic, manager.topic_config(topic.topic_id)),
+            "topics",
+            _COLUMNS,
+            lambda topic: _as_row(topic, manager.topic_config(topic.topic_id), removed),
+        )
 
 
-def _as_row(topic: KnownTopic, stored: StoredTopicConfig) -> tuple[object, ...]:
-    settings = " ".join(f"{name}={value}" for name, value in sorted(stored.entries.items()))
+def _as_row(topic: TopicFigures, stored: StoredTopicConfig, removed: bool) -> tuple[object, ...]:
+    ends = "removed" if removed else "being deleted"
+    texts = [f"{topic.deleting:,} {ends}"] if topic.deleting else []
+    texts += [f"{name}={value}" for name, value in sorted(stored.entries.items())]
     id = uuid_to_text(topic.topic_id)
-    return topic.name, len(topic.partitions), topic.deleting, settings or "none", id
+    return topic.name, id, len(topic.partitions), " ".join(texts) or "-"
 
 
 @app.command("show")
@@ -76,35 +65,60 @@ def show_topic(call: Call, name: Topic) -> None:
     """Show the settings of a topic."""
     with call.rlmm_client() as manager:
         topic = find_topic(manager, name)
-        _print(topic, manager.topic_config(topic.topic_id), call)
+        _show(topic, manager.topic_config(topic.topic_id), call)
 
 
-@app.command("set")
+_SETTINGS = "\n".join(
+    textwrap.fill(meaning, 76, initial_indent=f"  {name:<28}  ", subsequent_indent=" " * 32)
+    for name, meaning in MEANINGS.items()
+)
+
+
+@app.command(
+    "set",
+    help=f"Set or unset settings of a topic; keep its others.\n\n\b\nSettings:\n{_SETTINGS}",
+)
 @with_services("rlmm")
 def set_topic(
     call: Call,
     name: Topic,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="For example retention.ms=604800000."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            autocompletion=completed("KEY=VALUE"),
+            help="For example retention.ms=604800000.",
+        ),
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Remove a setting; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            autocompletion=completed("KEY"),
+            help="Remove a setting; may be repeated.",
+        ),
     ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Let nothing wait that the settings delete.")
+    ] = False,
 ) -> None:
-    """Set or unset settings of a topic; keep its others."""
     changes, removed = _parsed(settings or []), unset or []
     both = sorted(set(changes) & set(removed))
     if both:
         raise CommandError(f"{both[0]} is both set and unset; pass one of the two")
-    if not changes and not removed:
+    if not changes and not removed and not now:
         raise CommandError("nothing to change: pass KEY=VALUE or --unset KEY")
     with call.rlmm_client() as manager:
         topic = find_topic(manager, name)
-        before, after = _put(manager, topic, changes, removed)
-        _print(topic, after, call)
+        before, after = _put(manager, topic, changes, removed, now=now)
+        _show(topic, after, call)
     if after.revision == before.revision:
         say(f"topic {topic.name} already has these settings; nothing was changed")
+    if after.waits_until_ms is not None:
+        say(
+            f"what only these settings delete waits until {time_text(after.waits_until_ms)}: "
+            f"`sediment retention` lists it, and `sediment topics set {name} --now` ends the wait"
+        )
 
 
 @app.command("delete")
@@ -118,62 +132,26 @@ def delete_topic(
 
     Nothing can be added to them from then on. Every RLM removes their data and metadata once they
     have been marked for RLM_DELETION_GRACE_MS (an hour); so does `sediment sweep removal --apply`.
-    Until then `sediment partitions undelete` takes the mark back. Safe to repeat.
+    Until then `sediment partitions undelete` removes the mark. Safe to repeat.
     """
     with call.rlmm_client() as manager:
         topic = find_topic(manager, name)
         if not yes:
             raise CommandError(
                 f"this permanently deletes everything that the tier holds of topic {topic.name} "
-                f"({uuid_to_text(topic.topic_id)}), {len(topic.partitions)} partition(s); pass "
-                "--yes to confirm"
+                f"({uuid_to_text(topic.topic_id)}), {counted(len(topic.partitions), 'partition')}; "
+                "pass --yes to confirm"
             )
         marked = sum(_mark(manager, summary) for summary in topic.partitions)
-    if call.is_json:
-        print_json(topic.as_json() | {"partitions": len(topic.partitions), "marked": marked})
-        return
-    say(
-        f"topic {topic.name}: {marked} of {len(topic.partitions)} partition(s) marked for deletion"
-        f"{'' if marked else '; all of them were marked before'}"
+    count = len(topic.partitions)
+    repeated = "" if marked else "; all of them were marked before"
+    call.show(
+        topic.as_json() | {"partitions": count, "marked": marked},
+        lines=[
+            f"topic {topic.name}: {marked} of {counted(count, 'partition')} marked for deletion"
+            f"{repeated}"
+        ],
     )
-
-
-def known_topics(manager: RemoteLogMetadataManager, name: str = "") -> list[KnownTopic]:
-    """List the topics in the tier, or those of one name, ordered by name and id."""
-    found: dict[UUID, KnownTopic] = {}
-    for summary in all_partitions(manager, topic=name):
-        tp = summary.topic_id_partition
-        topic = found.setdefault(tp.topic_id, KnownTopic(tp.topic_id, tp.topic))
-        topic.partitions.append(summary)
-    return sorted(found.values(), key=lambda topic: (topic.name, topic.topic_id.hex))
-
-
-def chosen_topics(manager: RemoteLogMetadataManager, names: Sequence[str]) -> list[KnownTopic]:
-    """List the topics of these names, each once; all topics if there are no names."""
-    if not names:
-        return known_topics(manager)
-    found = {topic.topic_id: topic for topic in (find_topic(manager, name) for name in names)}
-    return list(found.values())
-
-
-def find_topic(manager: RemoteLogMetadataManager, text: str) -> KnownTopic:
-    """Find a topic by NAME or TOPIC_ID:NAME.
-
-    Raises:
-        CommandError: the topic is unknown, or several topics have had this name.
-        InvalidRequestError: TOPIC_ID is not an id.
-    """
-    id_text, colon, name = text.rpartition(":")
-    found = known_topics(manager, name) if name else []
-    if colon:
-        topic_id = uuid_from_text(id_text, "topic id")
-        found = [topic for topic in found if topic.topic_id == topic_id]
-    if not found:
-        raise CommandError(f"the tier has no topic {text}; `sediment topics list` lists its topics")
-    if len(found) > 1:
-        ids = ", ".join(f"{uuid_to_text(topic.topic_id)}:{name}" for topic in found)
-        raise CommandError(f"several topics have had the name {name}; pass one of {ids}")
-    return found[0]
 
 
 def _parsed(assignments: Sequence[str]) -> dict[str, str]:
@@ -184,15 +162,28 @@ def _parsed(assignments: Sequence[str]) -> dict[str, str]:
             raise CommandError(f"{text!r} is not KEY=VALUE, for example retention.ms=604800000")
         if key in changes:
             raise CommandError(f"{key} is set twice; pass one value")
+        _require_kafkas_unit(key, value)
         changes[key] = value
     return changes
 
 
+def _require_kafkas_unit(key: str, value: str) -> None:
+    """Refuse a value with a unit: Kafka's names have one."""
+    is_ms, is_bytes = key.endswith(".ms"), key.endswith(".bytes")
+    if value[-1:].isalpha() and (is_ms or is_bytes):
+        with suppress(ValueError):
+            number = (DURATION_MS if is_ms else SIZE_BYTES)(value)
+            unit = "milliseconds" if is_ms else "bytes"
+            raise CommandError(f"{key} is a number of {unit}: {value} is {number}")
+
+
 def _put(
     manager: RemoteLogMetadataManager,
-    topic: KnownTopic,
+    topic: TopicFigures,
     changes: Mapping[str, str],
     unset: Sequence[str],
+    *,
+    now: bool,
 ) -> tuple[StoredTopicConfig, StoredTopicConfig]:
     """Change settings at the revision at which they were read; return them before and after."""
 
@@ -202,10 +193,11 @@ def _put(
             raise CommandError(
                 f"{missing[0]} is not set for topic {topic.name}; nothing was changed"
             )
-        kept = {key: value for key, value in before.entries.items() if key not in unset}
+        others = {key: value for key, value in before.entries.items() if key not in unset}
         context = MutationContext(reason="sediment topics set")
-        entries = {**kept, **changes}
-        return before, manager.put_topic_config(topic.topic_id, entries, before.revision, context)
+        entries = {**others, **changes}
+        after = manager.put_topic_config(topic.topic_id, entries, before.revision, context, now=now)
+        return before, after
 
     try:
         return replan(put, lambda: manager.topic_config(topic.topic_id))
@@ -217,6 +209,8 @@ def _put(
 
 def _mark(manager: RemoteLogMetadataManager, summary: PartitionSummary) -> bool:
     """Mark a partition for deletion; return whether this call marked it."""
+    from services.workflows.deletion import UNKNOWN_BROKER
+
     event = RemotePartitionDeleteMetadata(
         summary.topic_id_partition,
         RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
@@ -230,21 +224,24 @@ def _mark(manager: RemoteLogMetadataManager, summary: PartitionSummary) -> bool:
         return False  # removed since it was listed
 
 
-def _print(topic: KnownTopic, stored: StoredTopicConfig, call: Call) -> None:
-    if call.is_json:
-        print_json(_as_json(topic, stored))
-        return
-    title = f"{topic.name}, settings at revision {stored.revision}"
-    print_table(title, ("setting", "value"), sorted(stored.entries.items()))
+def _show(topic: TopicFigures, stored: StoredTopicConfig, call: Call) -> None:
+    title = f"{topic.name}: settings at revision {stored.revision}"
     deleting = f", {topic.deleting} of them being deleted" if topic.deleting else ""
-    say(f"topic id {uuid_to_text(topic.topic_id)}, {len(topic.partitions)} partition(s){deleting}")
+    id, count = uuid_to_text(topic.topic_id), counted(len(topic.partitions), "partition")
+    call.show(
+        _as_json(topic, stored),
+        (title, ("setting", "value"), sorted(stored.entries.items())),
+        lines=[f"topic id {id}, {count}{deleting}"],
+    )
 
 
-def _as_json(topic: KnownTopic, stored: StoredTopicConfig) -> Json:
+def _as_json(topic: TopicFigures, stored: StoredTopicConfig) -> Json:
     return {
         **topic.as_json(),
         "partitions": len(topic.partitions),
         "deleting_partitions": topic.deleting,
         "revision": stored.revision,
         "settings": dict(stored.entries),
+        "waits_until_ms": stored.waits_until_ms,
+        "earlier_settings": dict(stored.earlier),
     }

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from services.cli.connections import Call, command_group, with_services
-from services.cli.output import print_json, print_table, say
+from services.cli.connections import Call, address_of, command_group, with_services
+from services.cli.output import print_json, print_line, say
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
 
@@ -45,17 +45,29 @@ def up(
             "rlm_consumers; with --tls they need a certificate.",
         ),
     ] = False,
+    printed: Annotated[
+        str | None,
+        typer.Option(
+            "--print",
+            metavar="NAME",
+            help="Print one value of the `sediment up` that runs, and end: rsm, rlm_consumers, "
+            "s3_endpoint, credentials_file or another name that -o json has.",
+        ),
+    ] = None,
 ) -> None:
     """Run PostgreSQL, an S3 server and the services on this machine.
 
     Runs in the foreground until Ctrl-C or SIGTERM and keeps its data, and its ports if they are
-    free, for the next run. A part that ends is started again, up to three times. It uses only
-    a data directory that was new or empty at its first run; any other directory is refused and left
-    unchanged, with --fresh too.
+    free, for the next run. A part that ends is started again, up to three times in two minutes. It
+    uses only a data directory that was new or empty at its first run; any other directory is
+    refused and left unchanged, with --fresh too.
 
     Prints no secret: credentials_file names the file with the S3 keys and the database password,
     which only its user can read.
     """
+    if printed is not None:
+        print_line([address_of(printed, call.data_dir)])
+        return
     log_dirs = log_dir or []
     if log_dirs:
         find_partitions(log_dirs)  # refuse unusable directories before anything starts
@@ -71,15 +83,13 @@ def up(
                 "serving plaintext: every user of this machine can read and delete what is stored; "
                 "`sediment up --tls` serves with certificates (docs/run/security.md)"
             )
-        endpoints = asdict(stack.endpoints)
         if call.is_json:
-            print_json(endpoints)
-        else:
-            pids = ", ".join(f"{name} {pid}" for name, pid in stack.endpoints.pids.items())
-            rows = [*{**endpoints, "pids": pids}.items()]
-            print_table("Sediment is up; Ctrl-C stops it", ("name", "value"), rows)
+            print_json(asdict(stack.endpoints))
+        beside = "" if call.data_dir is None else f" --data-dir {call.data_dir}"
+        say(f"Sediment is up on {stack.endpoints.data_directory}; Ctrl-C stops it")
+        say(f"in another terminal: `sediment status{beside}`")
+        say(f"in a browser: `sediment console{beside}`")
         while not stopping.wait(WATCH_INTERVAL_S):
-            for name in stack.restart_ended():
-                where = stack.endpoints.data_directory
-                say(f"{name} ended unexpectedly and was started again; see its .log.1 in {where}")
+            for text in stack.watch():
+                say(text)
         say("stopping ...")

@@ -1,8 +1,7 @@
 """Show what the tier holds and costs, by topic or by owner: `sediment usage`."""
 
-import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -12,11 +11,16 @@ import typer
 
 from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_kept_segments
+from services.cli.command import quantity
 from services.cli.connections import Call, Topics, command_group, with_services
-from services.cli.output import CommandError, print_json, print_table
-from services.cli.topics import KnownTopic, chosen_topics
+from services.cli.names import chosen_topics
+from services.cli.output import CommandError, Table, print_json, print_tables, say
+from services.cli.tables import Wide
+from services.common.quantities import SIZE_BYTES
+from services.views.documents import Json, fields_as_json
 from services.views.texts import size_text
+from services.views.topics import TopicFigures
 from services.workflows.tier_usage import (
     DAYS,
     DEFAULT_PART_BYTES,
@@ -29,6 +33,7 @@ from services.workflows.tier_usage import (
 app = command_group()
 
 NO_OWNER = "-"
+_LAST = [f"{days} d" for days in DAYS]
 
 
 class By(StrEnum):
@@ -40,7 +45,11 @@ class By(StrEnum):
 
 @dataclass
 class Usage:
-    """What the tier holds of a topic, of an owner's topics, or of all."""
+    """What the tier holds of a topic, of an owner's topics, or of all.
+
+    Attributes:
+        kept_segments, kept_bytes: of what a broker deleted and the store still has.
+    """
 
     name: str
     topic_id: UUID | None = None
@@ -48,28 +57,26 @@ class Usage:
     topics: int = 0
     partitions: int = 0
     totals: SegmentTotals = NO_SEGMENTS
+    kept_segments: int = 0
+    kept_bytes: int = 0
     ages: Ages = field(default_factory=Ages)
 
     @property
     def objects(self) -> int:
         """Return how many objects the segments have once they are copied."""
-        return OBJECTS_PER_SEGMENT * self.totals.live_segments
+        return OBJECTS_PER_SEGMENT * (self.totals.live_segments + self.kept_segments)
 
     def add(self, other: "Usage") -> None:
         self.topics += other.topics
         self.partitions += other.partitions
         self.totals += other.totals
+        self.kept_segments += other.kept_segments
+        self.kept_bytes += other.kept_bytes
         self.ages.add(other.ages)
 
 
-def _price(value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value >= 0):
-        raise typer.BadParameter("must be a number, 0 or more")
-    return value
-
-
 @app.command()
-@with_services("rlmm")
+@with_services("rlmm", limit="--limit")
 def usage(
     call: Call,
     topics: Topics = None,
@@ -80,43 +87,84 @@ def usage(
     ] = False,
     price_per_gib_month: Annotated[
         float | None,
-        typer.Option(metavar="PRICE", callback=_price, help="What a GiB costs for a month."),
+        typer.Option(metavar="PRICE", min=0, help="What a GiB costs for a month."),
     ] = None,
     price_per_thousand_writes: Annotated[
         float | None,
-        typer.Option(metavar="PRICE", callback=_price, help="With --ages: of 1,000 requests."),
+        typer.Option(metavar="PRICE", min=0, help="With --ages: of 1,000 requests."),
     ] = None,
     part_size_bytes: Annotated[
-        int, typer.Option(min=1, help="RSM's RSM_PART_SIZE_BYTES, to count requests.")
+        int,
+        quantity("--part-size", SIZE_BYTES, "RSM's RSM_PART_SIZE_BYTES, to count requests.", min=1),
     ] = DEFAULT_PART_BYTES,
 ) -> None:
     """Show what the tier holds and costs.
 
     Sizes are of logs, without indexes. The owner of a topic is its setting
     sediment.owner. Reads totals, which RLMM keeps; only --ages reads segments.
+    What a broker deleted and the store still keeps for a while counts apart.
+    They include the earlier history of a log that began again after its broker
+    lost its disk: `sediment partitions` names such logs (EARLIER_HISTORY).
     """
     if price_per_thousand_writes is not None and not ages:
         raise CommandError("--price-per-thousand-writes: requests are counted by --ages, add it")
     with call.rlmm_client() as manager:
-        rows = [_usage_of(manager, topic) for topic in chosen_topics(manager, topics or [])]
+        rows = [_usage_of(manager, topic) for topic in chosen_topics(manager, topics)]
+        rows += _add_kept(manager, rows, topics or [])
         if ages:
             _read_ages(manager, rows, topics or [], part_size_bytes)
     if by is By.OWNER:
         rows = _by_owner(rows)
+    most = call.rows_at_most
     if call.is_json:
-        for row in rows:
+        for row in rows[:most]:
             described = _as_json(row, by, price_per_gib_month)
             print_json(described | (_ages_as_json(row, price_per_thousand_writes) if ages else {}))
         return
-    _print(rows, by, price_per_gib_month)
+    if not rows:
+        say("no topics")
+        return
+    has_owners = by is By.TOPIC and any(row.owner for row in rows)
+    has_kept = any(row.kept_segments for row in rows)
+    every = [*rows[:most], _sum(rows)]
+
+    def table(title: str, cells: Callable[[Usage], Json]) -> Table:
+        rows = [(row.name, *cells(row).values()) for row in every]
+        return title, (by.value, *cells(every[-1])), rows
+
+    tables = [table("", lambda row: _cells(row, by, has_owners, has_kept, price_per_gib_month))]
     if ages:
-        _print_ages(rows, by)
-        _print_writes(rows, by, price_per_thousand_writes)
+        title = "Requests that wrote what was copied in the last days"
+        tables += [
+            table("Ages of the newest records", _cells_of_ages),
+            table("Copied in the last days", lambda row: _sizes(_LAST, row.ages.copied)),
+            table(title, lambda row: _cells_of_writes(row, price_per_thousand_writes)),
+        ]
+    print_tables(*tables, is_wide=call.is_wide)
+    if most is not None and len(rows) > most:
+        call.say_cut(f"of {len(rows):,} {by.value}s; the sum is of all")
 
 
-def _usage_of(manager: RemoteLogMetadataManager, topic: KnownTopic) -> Usage:
+def _usage_of(manager: RemoteLogMetadataManager, topic: TopicFigures) -> Usage:
     owner = manager.topic_config(topic.topic_id).config.owner
     return Usage(topic.name, topic.topic_id, owner, 1, len(topic.partitions), topic.totals)
+
+
+def _add_kept(
+    manager: RemoteLogMetadataManager, rows: Sequence[Usage], topics: Sequence[str]
+) -> list[Usage]:
+    """Count the kept segments in the rows' topics; return rows for topics that were deleted."""
+    by_id, deleted = {row.topic_id: row for row in rows}, dict[UUID, Usage]()
+    for segment in all_kept_segments(manager):
+        topic_id, name = segment.topic_id_partition.topic_id, segment.topic_id_partition.topic
+        row = by_id.get(topic_id)
+        if row is None:
+            if topics and name not in topics:
+                continue
+            row = deleted.setdefault(topic_id, Usage(name, topic_id, topics=1))
+        row.kept_segments += 1
+        row.kept_bytes += max(segment.segment_size_in_bytes, 0)
+    return sorted(deleted.values(), key=lambda each: each.name)
 
 
 def _read_ages(
@@ -143,36 +191,30 @@ def _by_owner(rows: Iterable[Usage]) -> list[Usage]:
 
 
 def _cost(row: Usage, price: float | None) -> float | None:
-    """Return what a month costs, also of segments that are being copied or deleted."""
-    return None if price is None else row.totals.live_bytes / GIB * price
+    """Return what a month costs, also of segments that are being copied or deleted, or kept."""
+    return None if price is None else (row.totals.live_bytes + row.kept_bytes) / GIB * price
 
 
 def _cost_of_writes(row: Usage, price: float | None) -> float | None:
     return None if price is None else row.ages.writes[-1] / 1_000 * price
 
 
-def _as_json(row: Usage, by: By, price: float | None) -> dict[str, object]:
-    cost, totals = _cost(row, price), row.totals
-    described: dict[str, object] = {"owner": row.owner, "topics": row.topics}
+def _as_json(row: Usage, by: By, price: float | None) -> Json:
+    described: Json = {"owner": row.owner, "topics": row.topics}
     if by is By.TOPIC and row.topic_id is not None:
         topic_id = uuid_to_text(row.topic_id)
         described = {"topic": row.name, "topic_id": topic_id, "owner": row.owner}
-    described |= {
-        "partitions": row.partitions,
-        "finished_segments": totals.finished_segments,
-        "finished_bytes": totals.finished_bytes,
-        "live_segments": totals.live_segments,
-        "live_bytes": totals.live_bytes,
-        "objects": row.objects,
-    }
-    if cost is not None:
+    totals = ("finished_segments", "finished_bytes", "live_segments", "live_bytes")
+    described |= {"partitions": row.partitions, **fields_as_json(row.totals, *totals)}
+    described |= fields_as_json(row, "kept_segments", "kept_bytes", "objects")
+    if (cost := _cost(row, price)) is not None:
         described["cost_per_month"] = round(cost, 6)
     return described
 
 
-def _ages_as_json(row: Usage, price: float | None) -> dict[str, object]:
+def _ages_as_json(row: Usage, price: float | None) -> Json:
     names, last = [f"under_{days}d" for days in DAYS], [f"last_{days}d" for days in DAYS]
-    described: dict[str, object] = {
+    described: Json = {
         "bytes_by_age": dict(zip([*names, "older"], row.ages.by_age, strict=True)),
         "bytes_copied": dict(zip(last, row.ages.copied, strict=True)),
         "write_requests": dict(zip(last, row.ages.writes, strict=True)),
@@ -189,59 +231,29 @@ def _sum(rows: Iterable[Usage]) -> Usage:
     return total
 
 
-def _print(rows: Sequence[Usage], by: By, price: float | None) -> None:
-    has_owners = by is By.TOPIC and any(row.owner for row in rows)
-    columns = [
-        by.value,
-        *(["owner"] if has_owners else []),
-        *(["topics"] if by is By.OWNER else []),
-    ]
-    columns += [
-        "partitions",
-        "segments",
-        "objects",
-        "size",
-        *(["per month"] if price is not None else []),
-    ]
-
-    def cells(row: Usage) -> Iterator[object]:
-        yield row.name
-        if has_owners:
-            yield row.owner or NO_OWNER
-        if by is By.OWNER:
-            yield row.topics
-        yield row.partitions
-        yield row.totals.finished_segments
-        yield row.objects
-        yield size_text(row.totals.finished_bytes)
-        if (cost := _cost(row, price)) is not None:
-            yield f"{cost:,.2f}"
-
-    print_table("Usage", columns, [list(cells(row)) for row in [*rows, _sum(rows)]])
+def _cells(row: Usage, by: By, has_owners: bool, has_kept: bool, price: float | None) -> Json:
+    cost = _cost(row, price)
+    return {
+        **({"owner": row.owner or NO_OWNER} if has_owners else {}),
+        **({"topics": row.topics} if by is By.OWNER else {}),
+        Wide("partitions"): row.partitions,
+        "segments": row.totals.finished_segments,
+        Wide("objects"): row.objects,
+        "size": size_text(row.totals.finished_bytes),
+        **({"kept": size_text(row.kept_bytes)} if has_kept else {}),
+        **({} if cost is None else {"per month": f"{cost:,.2f}"}),
+    }
 
 
-def _print_ages(rows: Sequence[Usage], by: By) -> None:
-    classes = [*(f"< {days} d" for days in DAYS), "older"]
-    columns = [by.value, *classes, *(f"copied {days} d" for days in DAYS[:2])]
-    print_table(
-        "Ages of the newest records, and what was copied",
-        columns,
-        [
-            [row.name, *map(size_text, [*row.ages.by_age, *row.ages.copied[:2]])]
-            for row in [*rows, _sum(rows)]
-        ],
-    )
+def _cells_of_ages(row: Usage) -> Json:
+    return _sizes([*(f"< {last}" for last in _LAST), "older"], row.ages.by_age)
 
 
-def _print_writes(rows: Sequence[Usage], by: By, price: float | None) -> None:
-    columns = [by.value, *(f"{days} d" for days in DAYS)]
-    columns += ["per month"] if price is not None else []
+def _sizes(columns: Sequence[str], sizes_bytes: Sequence[int]) -> Json:
+    return dict(zip(columns, map(size_text, sizes_bytes), strict=True))
 
-    def cells(row: Usage) -> Iterator[object]:
-        yield row.name
-        yield from row.ages.writes
-        if (cost := _cost_of_writes(row, price)) is not None:
-            yield f"{cost:,.2f}"
 
-    table = [list(cells(row)) for row in [*rows, _sum(rows)]]
-    print_table("Requests that wrote what was copied in the last days", columns, table)
+def _cells_of_writes(row: Usage, price: float | None) -> Json:
+    cost = _cost_of_writes(row, price)
+    writes: Json = dict(zip(_LAST, row.ages.writes, strict=True))
+    return writes | ({} if cost is None else {"per month": f"{cost:,.2f}"})

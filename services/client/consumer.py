@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
@@ -11,7 +10,8 @@ from services.api.ids import TopicIdPartition
 from services.api.offset_queries import OffsetQueries, OffsetQuery, SpecialTime
 from services.api.remote_log_manager import FetchError, IsolationLevel, all_descriptions
 from services.client.records import ReadFailedError, ReadOptions, Record, decoded
-from services.common.client_security import PLAINTEXT, ClientSecurity, other_machine
+from services.common.addresses import other_machine
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -21,7 +21,7 @@ EARLIEST = SpecialTime.EARLIEST
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The place of the first record of this time or later, or the end."""
+    """The offset of the first record of this time or later, or the end."""
 
     timestamp_ms: int
 
@@ -57,16 +57,11 @@ class TierConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; a read that goes on fails."""
+        """Close the connection; an unfinished read fails."""
         self._opened.close()
 
     def partitions(self, topic: str) -> list[TopicIdPartition]:
@@ -92,6 +87,7 @@ class TierConsumer:
 
         Args:
             start: an offset, EARLIEST, LATEST, another SpecialTime, or AtTime.
+            isolation: READ_COMMITTED leaves records of aborted transactions out.
             follow: wait for further records at the end, and retry while RLM or the tier is away.
             with_transactions: also yield records of aborted transactions and control records, with
                 their kind, up to the last stable offset.
@@ -108,11 +104,11 @@ class TierConsumer:
         return decoded(self._rlm, tp, self._offset(tp, start, isolation), options)
 
     def _find(self, topic: str, partition: int) -> TopicIdPartition:
-        found = [tp for tp in self.partitions(topic) if tp.partition == partition]
-        if len(found) != 1:
-            what = "is unknown to RLM" if not found else f"is of {len(found)} topics of that name"
+        named = [tp for tp in self.partitions(topic) if tp.partition == partition]
+        if len(named) != 1:
+            what = "is unknown to RLM" if not named else f"is of {len(named)} topics of that name"
             raise RemoteResourceNotFoundError(f"partition {topic}-{partition} {what}")
-        return found[0]
+        return named[0]
 
     def _offset(
         self, tp: TopicIdPartition, start: int | SpecialTime | AtTime, isolation: IsolationLevel
@@ -121,9 +117,9 @@ class TierConsumer:
             return start
         at = start.timestamp_ms if isinstance(start, AtTime) else start
         queries = OffsetQuery(tp, at), OffsetQuery(tp, SpecialTime.LATEST)
-        found, end = self._rlm.list_offsets(OffsetQueries(queries, isolation))
-        for answer in (found, end):
+        first, end = self._rlm.list_offsets(OffsetQueries(queries, isolation))
+        for answer in (first, end):
             if answer.error is not FetchError.NONE:
                 reason = f"{tp.topic}-{tp.partition}: {answer.error.value}: {answer.error_message}"
                 raise ReadFailedError(f"no offset of {reason}", answer.error)
-        return end.offset if found.offset < 0 else found.offset
+        return end.offset if first.offset < 0 else first.offset

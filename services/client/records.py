@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
@@ -18,17 +19,25 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
+from services.api.segments import RemoteLogSegmentMetadata
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import (
     Batch,
     BatchError,
-    Marker,
+    Claims,
     MemoryWindow,
-    control_marker,
+    RangeReader,
+    StreamWindow,
     walk_batches,
 )
 from services.records.committed import CommittedReader
-from services.records.decode import DecodedRecord, UnreadableRecordsError, records_of
+from services.records.decode import (
+    DecodedRecord,
+    Marker,
+    UnreadableRecordsError,
+    control_marker,
+    records_of,
+)
 
 FETCH_BYTES = 1024 * 1024
 FOLLOW_WAIT_MS = 1_000
@@ -100,15 +109,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read.
-
-    Attributes:
-        batch_limit_bytes: most bytes that the records of one batch may have, decompressed.
-        isolation: READ_COMMITTED leaves records of aborted transactions out.
-        with_transactions: yield records of aborted transactions and control records too, named by
-            their kind; the read ends at the last stable offset.
-        follow: wait for further records at the end, and retry what may pass; the read never ends.
-    """
+    """How to read, as the arguments of TierConsumer.records."""
 
     batch_limit_bytes: int = DEFAULT_LIMIT_BYTES
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -156,16 +157,10 @@ def decoded(
                 if batch.base_offset > offset:
                     missing = (missing or (offset,))[0], batch.base_offset - 1
                 kind = _kind_of(batch, is_skipped)
-                if is_skipped and not options.with_transactions:
-                    records: Iterable[DecodedRecord] = ()
-                elif batch.is_control:
-                    at_ms = batch.max_timestamp_ms
-                    records = (DecodedRecord(batch.base_offset, at_ms, None, None, ()),)
-                else:
-                    records = records_of(batch, options.batch_limit_bytes)
+                is_left_out = is_skipped and not options.with_transactions
                 epoch = batch.leader_epoch
                 try:
-                    for record in records:
+                    for record in () if is_left_out else _records_of(batch, options):
                         if record.offset >= offset:
                             yield Record(*record, epoch, source, kind, age_ms, missing)
                             missing = None
@@ -174,6 +169,46 @@ def decoded(
                 offset = max(offset, batch.last_offset + 1)
         if offset >= answer.end_offset and not options.follow:
             return
+
+
+def decoded_segment(
+    segment: RemoteLogSegmentMetadata,
+    open_range: RangeReader,
+    offset: int,
+    options: ReadOptions | None = None,
+    unreadable: Callable[[UnreadableBatchError], None] = raise_unreadable,
+) -> Iterator[Record]:
+    """Read the records of one segment from `offset` on, of aborted transactions too.
+
+    Args:
+        open_range: reads the segment from the store.
+        unreadable: as in `decoded`.
+
+    Raises:
+        ReadFailedError: a batch is damaged.
+    """
+    options, tp = options or ReadOptions(), segment.remote_log_segment_id.topic_id_partition
+    size_bytes = segment.segment_size_in_bytes
+    window = StreamWindow(open_range, size_bytes, FETCH_BYTES)
+    first, claims = segment.start_offset, Claims.of(segment)
+    with closing(window), _naming_damage(tp, "the store has"):
+        for batch in walk_batches(window, 0, size_bytes, first, verify=True, claims=claims):
+            if batch.is_control and not options.with_transactions:
+                continue
+            try:
+                for record in _records_of(batch, options):
+                    if record.offset >= offset:
+                        kind, source = _kind_of(batch, is_skipped=False), RecordSource.REMOTE
+                        yield Record(*record, batch.leader_epoch, source, kind)
+            except UnreadableRecordsError as e:
+                unreadable(_unreadable(tp, e))
+
+
+def _records_of(batch: Batch, options: ReadOptions) -> Iterable[DecodedRecord]:
+    """Return the records of a batch; of a control batch its offset and time."""
+    if batch.is_control:
+        return (DecodedRecord(batch.base_offset, batch.max_timestamp_ms, None, None, ()),)
+    return records_of(batch, options.batch_limit_bytes)
 
 
 def _kind_of(batch: Batch, is_skipped: bool) -> RecordKind:
@@ -207,7 +242,7 @@ class _Answer:
 def _fetch(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int, options: ReadOptions
 ) -> _Answer:
-    """Fetch once, and again while RLM asks the reader to wait.
+    """Fetch once, and again while RLM throttles the reader.
 
     A reader that follows waits for records, and retries what may pass.
     """
@@ -230,10 +265,9 @@ def _fetch(
 def _fetch_once(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int, options: ReadOptions
 ) -> _Answer:
-    wanted = (FetchPartition(tp, offset, FETCH_BYTES),)
     isolation = options.fetched_isolation
     request = FetchRequest(
-        wanted,
+        (FetchPartition(tp, offset, FETCH_BYTES),),
         FETCH_BYTES,
         isolation,
         max_wait_ms=FOLLOW_WAIT_MS if options.follow else 0,
@@ -264,10 +298,16 @@ def _batches(tp: TopicIdPartition, data: bytes) -> Iterator[Batch]:
     Raises:
         ReadFailedError: if a batch is damaged; the batches behind it cannot be found.
     """
-    try:
+    with _naming_damage(tp, "RLM sent"):
         yield from walk_batches(MemoryWindow(data), 0, len(data), 0, verify=True)
+
+
+@contextmanager
+def _naming_damage(tp: TopicIdPartition, who: str) -> Iterator[None]:
+    try:
+        yield
     except BatchError as e:
-        reason = f"{tp.topic}-{tp.partition}: RLM sent a damaged batch: {e}"
+        reason = f"{tp.topic}-{tp.partition}: {who} a damaged batch: {e}"
         raise ReadFailedError(f"{reason}; `sediment scrub` checks the stored copies") from e
 
 
@@ -275,7 +315,7 @@ def _unreadable(tp: TopicIdPartition, error: UnreadableRecordsError) -> Unreadab
     advice = "the CRC is valid, so the producer sent it like this"
     if error.is_too_large:
         advice = (
-            "if you trust its producer, raise --max-batch-bytes, or batch_limit_bytes of "
+            "if you trust its producer, raise --max-batch-size, or batch_limit_bytes of "
             "TierConsumer"
         )
     return UnreadableBatchError(f"{tp.topic}-{tp.partition}: {error}; {advice}")

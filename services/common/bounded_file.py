@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -9,6 +10,10 @@ MAX_PEM_BYTES = 1024 * 1024
 """The limit of certificates and keys; the authorities of an operating system take a quarter."""
 
 MAX_SECRET_BYTES = 64 * 1024
+
+
+_EXTENSIONS = (".crt", ".json", ".key", ".pem", ".toml")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class SecretFileError(Exception):
@@ -41,16 +46,41 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
     return content
 
 
+def shown(path: Path) -> str:
+    """Return the name of a file for a message, unless it may be a secret typed in its place: it
+    names neither a file nor one in an existing directory, and has no usual extension.
+    """
+    try:
+        is_name = path.exists() or (len(path.parts) > 1 and path.parent.is_dir())
+    except OSError:  # It is too long for a name.
+        is_name = False
+    is_name = is_name or path.suffix in _EXTENSIONS
+    return str(path) if is_name else "<not shown: names no file, and may be the secret itself>"
+
+
+def require_one_line(secret: str) -> str:
+    """Return the secret; with a line break, clients that send it would print it in their errors.
+
+    Raises:
+        ValueError: it has a control character.
+    """
+    if _CONTROL.search(secret):
+        raise ValueError("has a line break or control character inside; write the secret alone")
+    return secret
+
+
 def read_secret(path: Path) -> str:
     """Read a secret without the newline at its end.
 
     Raises:
-        SecretFileError: the file cannot be read, is not UTF-8, is empty or too large.
+        SecretFileError: the file cannot be read, is not UTF-8, is empty or too large, or has a line
+            break inside.
     """
     try:
         content = read_bounded(path, MAX_SECRET_BYTES)
     except OSError as e:
-        raise SecretFileError(f"{path}: cannot be read: {e.strerror or type(e).__name__}") from None
+        reason = e.strerror or type(e).__name__
+        raise SecretFileError(f"{shown(path)}: cannot be read: {reason}") from None
     try:
         secret = content.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
@@ -58,4 +88,7 @@ def read_secret(path: Path) -> str:
         raise SecretFileError(f"{path}: is not UTF-8") from None
     if not secret.strip():
         raise SecretFileError(f"{path}: is empty")
-    return secret
+    try:
+        return require_one_line(secret)
+    except ValueError as e:
+        raise SecretFileError(f"{path}: {e}") from None

@@ -1,22 +1,20 @@
 """Choose how a client secures its connections, by options and variables that all clients share."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from ipaddress import ip_address
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Self
 
 from services.api.errors import InvalidRequestError
+from services.common.addresses import other_machine
+from services.common.bounded_file import shown
 
 CA_VARIABLE = "SEDIMENT_TLS_CA_FILE"
 CERTIFICATE_VARIABLE = "SEDIMENT_TLS_CERTIFICATE_FILE"
 KEY_VARIABLE = "SEDIMENT_TLS_KEY_FILE"
 TOKEN_VARIABLE = "SEDIMENT_TOKEN_FILE"
 PLAINTEXT_VARIABLE = "SEDIMENT_PLAINTEXT"
-
-TARGET_SCHEME = re.compile(r"dns:(?://[^/]*/)?|ipv[46]:")
-"""How a target of gRPC begins that is more than HOST:PORT."""
+_FILE_VARIABLES = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, TOKEN_VARIABLE)
 
 NO_PROXY: tuple[tuple[str, int | str], ...] = (
     ("grpc.enable_http_proxy", 0),
@@ -50,21 +48,15 @@ class ClientSecurity:
                 f"({CERTIFICATE_VARIABLE}) and --tls-key ({KEY_VARIABLE})"
             )
         if self.ca is None and (self.certificate or self.token):
-            what = f"a token ({self.token})" if self.token else "a client certificate"
+            what = f"a token ({shown(self.token)})" if self.token else "a client certificate"
             raise InvalidRequestError(
                 f"{what} is sent over TLS only; give the CA file of the servers as well, --tls-ca "
                 f"({CA_VARIABLE})"
             )
 
     def __str__(self) -> str:
-        named = (
-            ("CA", self.ca),
-            ("certificate", self.certificate),
-            ("key", self.key),
-            ("token", self.token),
-        )
-        given = ", ".join(f"{what} {path}" for what, path in named if path is not None)
-        return given or "plaintext"
+        files = zip(("CA", "certificate", "key", "token"), astuple(self), strict=True)
+        return ", ".join(f"{what} {shown(path)}" for what, path in files if path) or "plaintext"
 
 
 PLAINTEXT = ClientSecurity()
@@ -96,21 +88,15 @@ class SecurityOptions:
         def path(name: str) -> Path | None:
             return Path(environment[name]) if environment.get(name) else None
 
-        names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, TOKEN_VARIABLE)
         return cls(
-            ClientSecurity(*map(path, names)),
+            ClientSecurity(*map(path, _FILE_VARIABLES)),
             environment.get(PLAINTEXT_VARIABLE, "").lower() in ("1", "true", "yes"),
         )
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables from which `from_environment` reads this."""
-        files = {
-            CA_VARIABLE: self.files.ca,
-            CERTIFICATE_VARIABLE: self.files.certificate,
-            KEY_VARIABLE: self.files.key,
-            TOKEN_VARIABLE: self.files.token,
-        }
-        variables = {name: str(path) for name, path in files.items() if path is not None}
+        files = zip(_FILE_VARIABLES, astuple(self.files), strict=True)
+        variables = {name: str(path) for name, path in files if path}
         return {**variables, PLAINTEXT_VARIABLE: "true"} if self.plaintext else variables
 
     @property
@@ -135,64 +121,3 @@ class SecurityOptions:
 
 
 NOT_CHOSEN = SecurityOptions()
-
-
-def each_address(targets: str) -> list[str]:
-    """Return each HOST:PORT of a target of gRPC, or of several servers with commas between them.
-
-    An empty text, of a service whose address is not known, is one empty address.
-
-    Raises:
-        InvalidRequestError: an address has no host or no port. (gRPC would take port 443.)
-    """
-    if not targets or targets.startswith("unix:"):
-        return [targets]
-    scheme = TARGET_SCHEME.match(targets)
-    found = [each.strip() for each in targets[scheme.end() if scheme else 0 :].split(",")]
-    for each in found:
-        host, _, port = each.rpartition(":")
-        is_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-        if not host or is_ipv6 or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise InvalidRequestError(
-                f"{each!r} is not HOST:PORT; write, for example, localhost:50051 or [::1]:50051"
-            )
-    return found
-
-
-def target_of(address: str, *, has_tls: bool) -> str:
-    """Check the target of one channel: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT.
-
-    Raises:
-        InvalidRequestError: it is none, or it names several servers whose certificates cannot be
-            checked.
-    """
-    found = each_address(address)
-    if len(found) > 1 and TARGET_SCHEME.match(address) is None:
-        raise InvalidRequestError(
-            f"{address!r} names several servers; write ipv4:{','.join(found)} if they are IP "
-            "addresses, or a host name that resolves to all of them"
-        )
-    if len(found) > 1 and has_tls:
-        raise InvalidRequestError(
-            f"{address!r}: TLS checks one name for all servers of a target; write a host name that "
-            "resolves to all of them, and that their certificates have"
-        )
-    return address.strip()
-
-
-def other_machine(targets: str) -> str | None:
-    """Return the first HOST:PORT of `targets` that is not this machine; None if all are.
-
-    Raises:
-        InvalidRequestError: an address has no host or no port.
-    """
-    others = (each for each in each_address(targets) if not _is_loopback(each))
-    return next(others, None)
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,4 +1,4 @@
-"""Kill the process at a named place if a test asks for it."""
+"""Kill the process at a named place if a test has armed it."""
 
 import itertools
 import os
@@ -27,6 +27,7 @@ FAILPOINTS: dict[str, str] = {
     "sweep.deleted": "A sweep deleted what it marked; partitions and the report are to come.",
     "export.kept": "An export keeps its offsets from retention; it has not read any yet.",
     "export.committed": "An export committed some offsets of a partition; others are to come.",
+    "repair.copied": "A repaired segment's copy is whole; RLMM does not know it yet.",
     "rsm.upload_begun": "RSM began the upload of the log object; the store has no part of it.",
     "rsm.part_written": "RSM wrote a part of the log object; its upload is not complete.",
     "rsm.log_written": "RSM wrote the log object; indexes and manifest are to come.",

@@ -37,9 +37,9 @@ class Slot:
         # Only a caller that waits needs one.
         self.granted = granted
 
-    def release(self, keep: int = 0) -> None:
-        """Release all but `keep`; no effect if `keep` is at least the held share."""
-        self._queue.give_back(self, keep)
+    def release(self, all_but: int = 0) -> None:
+        """Release all but `all_but`; no effect if that is at least the slot's weight."""
+        self._queue.shrink(self, all_but)
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +85,7 @@ class FairQueue:
 
     @property
     def in_use(self) -> int:
-        """Return the sum of the shares that are held."""
+        """Return the sum of the weights of all slots."""
         return self._in_use
 
     @property
@@ -136,11 +136,12 @@ class FairQueue:
             raise
         return slot
 
-    def give_back(self, slot: Slot, keep: int) -> None:
+    def shrink(self, slot: Slot, weight: int) -> None:
+        """Release what a slot weighs beyond `weight`."""
         with self._lock:
-            kept = min(keep, slot.weight)
-            self._in_use -= slot.weight - kept
-            slot.weight = kept
+            released = max(slot.weight - weight, 0)
+            self._in_use -= released
+            slot.weight -= released
             self._grant()
 
     def wait_until(
@@ -201,21 +202,21 @@ class TokenBucket:
             self._refill()
             self.rate_per_s = rate_per_s
 
-    def take(self, amount: float, is_active: Callable[[], bool] = _always) -> None:
+    def spend(self, amount: float, is_active: Callable[[], bool] = _always) -> None:
         """Wait until `amount` may pass; raises as FairQueue.acquire."""
         with self._queue.acquire(is_active=is_active):
-            self._queue.wait_until(lambda: self._take_or_wait_s(amount), is_active=is_active)
+            self._queue.wait_until(lambda: self._spend_or_wait_s(amount), is_active=is_active)
 
-    def try_take(self, amount: float) -> float:
-        """Take `amount` and return 0, or return the seconds after which to try again."""
+    def try_spend(self, amount: float) -> float:
+        """Spend `amount` and return 0, or return the seconds after which to try again."""
         slot = self._queue.try_acquire()
         if slot is None:  # Other callers are in the queue.
             return POLL_S
         with slot:
-            return self._take_or_wait_s(amount)
+            return self._spend_or_wait_s(amount)
 
     def charge(self, amount: float) -> None:
-        """Take `amount` without waiting, but no more than the rate earns in MOST_CHARGED_S.
+        """Spend `amount` without waiting, but no more than the rate earns in MOST_CHARGED_S.
 
         For amounts that pass elsewhere: a caller that has to wait for its turn must not be stopped
         for long by them.
@@ -223,36 +224,34 @@ class TokenBucket:
         Raises:
             ThrottledError: earlier amounts are not paid yet, or callers wait.
         """
-        wait_s = self.try_take(min(amount, self.rate_per_s * MOST_CHARGED_S))
+        wait_s = self.try_spend(min(amount, self.rate_per_s * MOST_CHARGED_S))
         if wait_s:
             text = f"{self._queue.what}; retry in {max(1, round(wait_s))} s"
             raise ThrottledError(text)
 
     def owed_s(self) -> float:
-        """Return the seconds until the rate has paid for what was taken; 0 if it has."""
-        with self._lock:
-            self._refill()
-            return max(-self._tokens / self.rate_per_s, 0.0)
+        """Return the seconds until the rate has paid for what was spent; 0 if it has."""
+        return self._spend_or_wait_s(0)
 
     def reserve(self, amount: float) -> tuple[float, float]:
-        """Take `amount`, but no more than the rate earns in MOST_CHARGED_S, at once if at all.
+        """Spend `amount`, but no more than the rate earns in MOST_CHARGED_S, at once if at all.
 
         For amounts that nothing waits for in line: any number of callers may come together.
 
         Returns:
-            What was taken, and 0; or 0, and the seconds after which to try again.
+            What was spent, and 0; or 0, and the seconds after which to try again.
         """
         most = min(amount, self.rate_per_s * MOST_CHARGED_S)
-        wait_s = self._take_or_wait_s(most)
+        wait_s = self._spend_or_wait_s(most)
         return (0.0, wait_s) if wait_s else (most, 0.0)
 
-    def force_take(self, amount: float) -> None:
-        """Take `amount` at once; later callers wait until the rate has paid the debt."""
+    def spend_at_once(self, amount: float) -> None:
+        """Spend `amount` at once; later callers wait until the rate has paid the debt."""
         with self._lock:
             self._refill()
             self._tokens -= amount
 
-    def _take_or_wait_s(self, amount: float) -> float:
+    def _spend_or_wait_s(self, amount: float) -> float:
         with self._lock:
             self._refill()
             if self._tokens < 0:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from io import BytesIO
-from typing import Protocol
+from typing import Any
 
 import lz4.frame
 import snappy
@@ -72,31 +72,16 @@ def compressed(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-def _open_zstd(source: BytesIO) -> _Readable:
-    return zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True)
-
-
-def _open_gzip(source: BytesIO) -> _Readable:
-    return gzip.GzipFile(fileobj=source)
-
-
-def _open_lz4(source: BytesIO) -> _Readable:
-    stream: _Readable = lz4.frame.LZ4FrameFile(source)
-    return stream
-
-
-_STREAMS: dict[Codec, Callable[[BytesIO], _Readable]] = {
-    Codec.GZIP: _open_gzip,
-    Codec.LZ4: _open_lz4,
-    Codec.ZSTD: _open_zstd,
+_STREAMS: dict[Codec, Callable[[BytesIO], Any]] = {
+    Codec.GZIP: lambda data: gzip.GzipFile(fileobj=data),
+    Codec.LZ4: lz4.frame.LZ4FrameFile,
+    Codec.ZSTD: lambda data: zstandard.ZstdDecompressor().stream_reader(
+        data, read_across_frames=True
+    ),
 }
 
 
-def _read_all(stream: _Readable, limit_bytes: int) -> Iterator[bytes]:
+def _read_all(stream: Any, limit_bytes: int) -> Iterator[bytes]:
     size_bytes = 0
     while piece := stream.read(min(_PIECE_BYTES, limit_bytes + 1 - size_bytes)):
         size_bytes += len(piece)

@@ -1,7 +1,8 @@
 """Send traces to an OpenTelemetry collector by OTLP over gRPC (extra `tracing`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
+from typing import TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -14,8 +15,9 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from services.common.client_security import NO_PROXY
-from services.common.tracing import Attributes, Headers
 
+Attributes: TypeAlias = Mapping[str, str | int]
+Headers: TypeAlias = Sequence[tuple[str, str]]
 EXPORT_TIMEOUT_MS = 5_000
 QUEUED_SPANS = 2_048
 """Spans that wait to be sent; further ones are dropped."""
@@ -23,7 +25,7 @@ QUEUED_SPANS = 2_048
 
 def connect(
     service: str, version: str, endpoint: str, sample_ratio: float
-) -> "tuple[OpenTelemetryTracer, Callable[[], None]]":
+) -> "tuple[Tracer, Callable[[], None]]":
     """Return a tracer that sends to the collector, and the function that ends it.
 
     Nothing is sent yet, so that a collector that is away delays no start. The end waits for
@@ -58,48 +60,58 @@ def connect(
         ending.start()
         ending.join(EXPORT_TIMEOUT_MS / 1000)
 
-    return OpenTelemetryTracer(provider.get_tracer("sediment", version)), end
+    return Tracer(provider.get_tracer("sediment", version)), end
 
 
-class OpenTelemetryTracer:
-    """A Tracer; W3C's `traceparent` and `tracestate` are its headers."""
+class Tracer:
+    """Records spans, and writes and reads the headers by which a trace crosses processes.
+
+    These are W3C's `traceparent` and `tracestate`.
+    """
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
         self._propagator = TraceContextTextMapPropagator()
 
-    def serve(self, name: str, headers: Headers) -> "_Span":
+    def serve(self, name: str, headers: Headers) -> "Span":
+        """Begin the span of a call that came with these headers."""
         parent = self._propagator.extract(dict(headers), Context())
-        return _Span(self._tracer.start_span(name, parent, SpanKind.SERVER))
+        return Span(self._tracer.start_span(name, parent, SpanKind.SERVER))
 
-    def begin(
-        self, name: str, trace: object, attributes: Attributes, *, is_client: bool
-    ) -> "_Span":
+    def begin(self, name: str, trace: object, attributes: Attributes, *, is_client: bool) -> "Span":
+        """Begin a span below `trace`; None begins a trace."""
         parent = trace if isinstance(trace, Context) else Context()
         kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
-        return _Span(self._tracer.start_span(name, parent, kind, attributes))
+        return Span(self._tracer.start_span(name, parent, kind, attributes))
 
     def headers(self, trace: object) -> Headers:
+        """Return the headers for a call to another process."""
         carrier: dict[str, str] = {}
         if isinstance(trace, Context):
             self._propagator.inject(carrier, trace)
         return tuple(carrier.items())
 
     def records(self, trace: object) -> bool:
+        """Return whether spans below `trace` are recorded: it is one of the share."""
         return isinstance(trace, Context) and (
             # Not is_recording(), which ends with the span: work may outlive its call.
             get_current_span(trace).get_span_context().trace_flags.sampled
         )
 
 
-class _Span:
-    """A Span of services.common.tracing."""
+class Span:
+    """One timed piece of work of a trace.
+
+    Attributes:
+        trace: what spans below this one continue.
+    """
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
         self.trace: object = trace.set_span_in_context(span, Context())
 
     def end(self, attributes: Attributes, error: str = "") -> None:
+        """End the span; `error` says why the work failed, if it did."""
         self._span.set_attributes(dict(attributes))
         if error:
             self._span.set_status(Status(StatusCode.ERROR, error))

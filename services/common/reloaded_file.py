@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Counter, Gauge
 
-from services.common.bounded_file import read_bounded
+from services.common.bounded_file import read_bounded, shown
 
 POLL_INTERVAL_S = 1.0
 MAX_FILE_BYTES = 1024 * 1024
@@ -60,7 +60,7 @@ class ReloadedFile(Generic[T]):
         # The last content, whether it could be used or not.
         self._content = self._read()
         self._value = self._parsed(self._content)
-        self._trouble = ""
+        self._problem = ""
         self._loaded()
 
     def current(self) -> T:
@@ -68,7 +68,7 @@ class ReloadedFile(Generic[T]):
 
         A content that cannot be used is logged and counted once.
         """
-        # One thread reads; the others take the value that is known.
+        # One thread reads; the others return the present value.
         if self._clock() - self._checked_at < POLL_INTERVAL_S or not self._lock.acquire(False):
             return self._value
         try:
@@ -82,18 +82,18 @@ class ReloadedFile(Generic[T]):
         try:
             content = self._read()
             if content == self._content:
-                self._trouble = ""
+                self._problem = ""
                 return
             # A content that takes long to refuse is parsed once.
             self._content = content
             self._value = self._parsed(content)
         except FileError as e:
-            if str(e) != self._trouble:
-                self._trouble = str(e)
+            if str(e) != self._problem:
+                self._problem = str(e)
                 FILE_ERRORS.labels(self._name).inc()
                 _log.error("%s; the previous %s stays in force", e, self._name)
             return
-        self._trouble = ""
+        self._problem = ""
         self._loaded()
         _log.info("read a new %s", self._name, extra={"file": str(self._path)})
 
@@ -106,7 +106,8 @@ class ReloadedFile(Generic[T]):
             return read_bounded(self._path, MAX_FILE_BYTES)
         except OSError as e:
             reason = e.strerror or type(e).__name__
-            raise FileError(f"{self._name} file {self._path}: cannot be read: {reason}") from e
+            where = f"{self._name} file {shown(self._path)}"
+            raise FileError(f"{where}: cannot be read: {reason}") from None
 
     def _parsed(self, content: bytes) -> T:
         try:
@@ -114,6 +115,6 @@ class ReloadedFile(Generic[T]):
         except ValueError as e:
             raise FileError(f"{self._name} file {self._path}: {e}") from e
         except Exception as e:
-            # Else a content that breaks its parser would end every call that asks for it.
+            # Else a content that breaks its parser would end every call that needs it.
             reason = f"cannot be parsed ({type(e).__name__})"
             raise FileError(f"{self._name} file {self._path}: {reason}") from e

@@ -1,13 +1,13 @@
 """Read the settings of a service process from its environment."""
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -15,85 +15,45 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from services.common.client_security import TARGET_SCHEME
-
-_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(?P<port>\d{1,5})")
-_MAX_PORT = 65_535
+from services.api.errors import InvalidRequestError
+from services.common.addresses import each_address, require_address, target_of
 
 IDENTITY_SHARE_PERCENT = 75
 """The share of a process's calls of each kind that one identity may have, with TLS. The limits in
 the settings are that share: beside it there is room for others (of 8: 8 for each, 11 for all)."""
 
 
-def _host_and_port(value: str) -> str:
-    match = _HOST_AND_PORT.fullmatch(value)
-    if match is None or int(match["port"]) > _MAX_PORT:
-        raise ValueError(f"must be HOST:PORT, the port 0 to {_MAX_PORT}")
-    return value
+def _checked(check: Callable[[str], object]) -> AfterValidator:
+    """Return the validator of a value that raises InvalidRequestError if it is not valid."""
+
+    def validate(value: str) -> str:
+        try:
+            check(value)
+        except InvalidRequestError as e:
+            raise ValueError(str(e)) from e
+        return value
+
+    return AfterValidator(validate)
 
 
-Address = Annotated[str, AfterValidator(_host_and_port)]
-"""HOST:PORT; an IPv6 host in brackets."""
-
-
-def _hosts_and_ports(value: str) -> str:
-    return ",".join(_host_and_port(each.strip()) for each in value.split(","))
-
-
-def _target(value: str) -> str:
-    scheme = TARGET_SCHEME.match(value)
-    addresses = _hosts_and_ports(value[scheme.end() if scheme else 0 :])
-    if "," in addresses and scheme is None:
-        raise ValueError("must be one HOST:PORT; several are ipv4:IP:PORT,IP:PORT, or one name")
-    return f"{scheme.group() if scheme else ''}{addresses}"
-
-
-Target = Annotated[str, AfterValidator(_target)]
-"""The servers of one service: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."""
-
-
-def _http_url(value: str) -> str:
+def _require_http_url(value: str) -> None:
     scheme, separator, address = value.partition("://")
     if scheme not in {"http", "https"} or not separator:
-        raise ValueError("must be http://HOST:PORT or https://HOST:PORT")
-    _host_and_port(address)
-    return value
+        raise InvalidRequestError("must be http://HOST:PORT or https://HOST:PORT")
+    require_address(address)
 
 
-def _none_if_empty(value: object) -> object:
-    return None if value == "" else value
+Address = Annotated[str, _checked(partial(require_address, least_port=0))]
+"""HOST:PORT; an IPv6 host in brackets."""
 
+Target = Annotated[str, _checked(target_of)]
+"""The servers of one service: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."""
 
-OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
-"""A file; an empty variable is like a missing one."""
+Addresses = Annotated[str, _checked(each_address)]
+"""Several HOST:PORT with commas between them."""
 
-
-OptionalAddress = Annotated[Address | None, BeforeValidator(_none_if_empty)]
-"""An Address; an empty variable is like a missing one."""
-
-
-OptionalTarget = Annotated[Target | None, BeforeValidator(_none_if_empty)]
-"""A Target; an empty variable is like a missing one."""
-
-
-def _hosts_and_ports_if_any(value: str | None) -> str | None:
-    return None if value is None else _hosts_and_ports(value)
-
-
-OptionalAddresses = Annotated[
-    str | None, AfterValidator(_hosts_and_ports_if_any), BeforeValidator(_none_if_empty)
-]
-"""Several Addresses with commas between them; an empty variable is like a missing one."""
-
-
-TracesEndpoint = Annotated[str, AfterValidator(_http_url), BeforeValidator(_none_if_empty)]
-"""http:// or https://, and an Address; an empty variable is like a missing one."""
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return the host of an Address, without brackets, and its port."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+HttpUrl = Annotated[str, _checked(_require_http_url)]
+"""http:// or https://, and HOST:PORT."""
 
 
 def whole_of(share: int, percent: int) -> int:
@@ -108,6 +68,12 @@ class VariableSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_texts(cls, values: dict[str, object]) -> dict[str, object]:
+        """Take an empty variable for a missing one."""
+        return {name: value for name, value in values.items() if value != ""}
 
     def _named(self, *fields: str) -> dict[str, object]:
         """Return the values of fields by the names of their variables."""
@@ -173,13 +139,60 @@ class VariableSettings(BaseSettings):
         return cls.from_environment(variables)
 
 
-class ServiceSettings(VariableSettings):
-    """Hold the settings that every service has; they are passed on as values."""
+class TlsSettings(VariableSettings):
+    """Hold the settings of every process that others connect to."""
 
     listen_address: Address = Field(
         default="127.0.0.1:0",
         description="Address to serve gRPC on, HOST:PORT; port 0 picks a free port.",
     )
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM file with the certificate of this process and its intermediate ones. This "
+        "and the two files below turn TLS on; they are read again when they change.",
+    )
+    tls_key_file: Path | None = Field(
+        default=None, description="PEM file with the private key of that certificate."
+    )
+    tls_client_ca_file: Path | None = Field(
+        default=None,
+        description="PEM file with the authorities that sign client certificates. Every client of "
+        "the listen address must have one.",
+    )
+    policy_file: Path | None = Field(
+        default=None,
+        description="TOML file that grants roles to identities (docs/run/security.md); required "
+        "with TLS, and read again when it changes.",
+    )
+
+    @property
+    def has_tls(self) -> bool:
+        return self.tls_certificate_file is not None
+
+    def _tls_variables(self, *, given: bool) -> list[str]:
+        """Return the variables of the TLS files that are set, or of those that are not."""
+        files = self._named("tls_certificate_file", "tls_key_file", "tls_client_ca_file")
+        return [name for name, value in files.items() if (value is not None) is given]
+
+    @model_validator(mode="after")
+    def _has_all_tls_files(self) -> Self:
+        given, missing = self._tls_variables(given=True), self._tls_variables(given=False)
+        policy = f"{self.model_config['env_prefix']}POLICY_FILE"
+        if given and missing:
+            raise ValueError(f"{given[0]} is set without {' and '.join(missing)}")
+        if given and self.policy_file is None:
+            raise ValueError(
+                f"{policy} is required with TLS: it says which client may do what "
+                "(docs/run/security.md)"
+            )
+        if self.policy_file is not None and not given:
+            raise ValueError(f"{policy} needs TLS: set {' and '.join(missing)}")
+        return self
+
+
+class ServiceSettings(TlsSettings):
+    """Hold the settings that every service has; they are passed on as values."""
+
     health_address: Address = Field(
         default="127.0.0.1:0",
         description="Address to serve grpc.health.v1 on, HOST:PORT; port 0 picks a free port.",
@@ -217,30 +230,12 @@ class ServiceSettings(VariableSettings):
         description="Serve gRPC and metrics without TLS: anyone who can reach the port can read "
         "and delete everything. A service without TLS files starts only with this set to true.",
     )
-    tls_certificate_file: OptionalPath = Field(
-        default=None,
-        description="PEM file with the service's certificate and its intermediate ones. This and "
-        "the two files below turn TLS on; they are read again when they change.",
-    )
-    tls_key_file: OptionalPath = Field(
-        default=None, description="PEM file with the private key of that certificate."
-    )
-    tls_client_ca_file: OptionalPath = Field(
-        default=None,
-        description="PEM file with the authorities that sign client certificates. Every client of "
-        "the listen address must have one.",
-    )
-    policy_file: OptionalPath = Field(
-        default=None,
-        description="TOML file that grants roles to identities (docs/run/security.md); required "
-        "with TLS, and read again when it changes.",
-    )
-    token_listen_address: OptionalAddress = Field(
+    token_listen_address: Address | None = Field(
         default=None,
         description="Address to serve gRPC on, with TLS, for clients that have a service-account "
         "token instead of a certificate, HOST:PORT. Default: none.",
     )
-    token_jwks_file: OptionalPath = Field(
+    token_jwks_file: Path | None = Field(
         default=None,
         description="JSON file with the public keys (JWKS) of the issuer of tokens; read again "
         "when it changes.",
@@ -251,7 +246,7 @@ class ServiceSettings(VariableSettings):
         default=False,
         description="Serve metrics without TLS even if gRPC has it.",
     )
-    metrics_client_ca_file: OptionalPath = Field(
+    metrics_client_ca_file: Path | None = Field(
         default=None,
         description="PEM file with the authorities that sign the certificates of those who read "
         "metrics. Default: with TLS, metrics need no client certificate.",
@@ -261,7 +256,7 @@ class ServiceSettings(VariableSettings):
         default="INFO", description="Lowest level of log lines that are written to standard error."
     )
 
-    traces_endpoint: TracesEndpoint | None = Field(
+    traces_endpoint: HttpUrl | None = Field(
         default=None,
         description="Collector that traces are sent to by OTLP over gRPC, http://HOST:PORT or "
         "https://HOST:PORT. Needs the extra `tracing`. Default: nothing is traced.",
@@ -275,35 +270,20 @@ class ServiceSettings(VariableSettings):
     )
 
     @property
-    def has_tls(self) -> bool:
-        return self.tls_certificate_file is not None
-
-    @property
     def share_percent(self) -> int:
         """Return the share of all calls that one identity may have; 100 without TLS."""
         return IDENTITY_SHARE_PERCENT if self.has_tls else 100
 
     @model_validator(mode="after")
     def _agree_about_transport(self) -> Self:
-        prefix = self.model_config["env_prefix"]
-        files = self._named("tls_certificate_file", "tls_key_file", "tls_client_ca_file")
-        given = [name for name, value in files.items() if value is not None]
-        missing = [name for name, value in files.items() if value is None]
-        if given and missing:
-            raise ValueError(f"{given[0]} is set without {' and '.join(missing)}")
+        prefix, given = self.model_config["env_prefix"], self._tls_variables(given=True)
         if given and self.plaintext:
             raise ValueError(f"{prefix}PLAINTEXT=true contradicts {given[0]}: remove one of them")
-        if given and self.policy_file is None:
-            raise ValueError(
-                f"{prefix}POLICY_FILE is required with TLS: it says which client may do what "
-                "(docs/run/security.md)"
-            )
-        of_tls = self._named(
-            "policy_file", "token_listen_address", "metrics_plaintext", "metrics_client_ca_file"
-        )
+        of_tls = self._named("token_listen_address", "metrics_plaintext", "metrics_client_ca_file")
         for name, value in of_tls.items():
             if value and not given:
-                raise ValueError(f"{name} needs TLS: set {' and '.join(missing)}")
+                missing = " and ".join(self._tls_variables(given=False))
+                raise ValueError(f"{name} needs TLS: set {missing}")
         return self
 
     @model_validator(mode="after")
@@ -328,7 +308,7 @@ class ServiceSettings(VariableSettings):
         """Check that plaintext is served by choice only.
 
         Raises:
-            SystemExit: there are no TLS files, and plaintext was not asked for.
+            SystemExit: there are no TLS files, and plaintext was not chosen.
         """
         if not self.has_tls and not self.plaintext:
             prefix = self.model_config["env_prefix"]
@@ -353,9 +333,38 @@ class ServiceSettings(VariableSettings):
 def _complaints(error: ValidationError, prefix: str) -> list[str]:
     """List the settings at fault by variable, never with their values: they may be secret."""
     return [
-        f"{_variable(complaint['loc'], prefix)}{complaint['msg'].removeprefix('Value error, ')}"
+        f"{_variable(complaint['loc'], prefix)}{plain_fault(complaint)}"
         for complaint in error.errors(include_input=False)
     ]
+
+
+_RULES = {
+    "missing": "is required",
+    "extra_forbidden": "unknown key",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be {ge} or more",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be {le} or less",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "string_type": "must be a text",
+    "string_too_short": "must have {min_length} characters or more",
+    "string_too_long": "must have {max_length} characters or less",
+}
+
+
+def plain_fault(complaint: Mapping[str, Any]) -> str:
+    """Return one of Pydantic's complaints in our words."""
+    rule = _RULES.get(complaint["type"])
+    if rule is None:
+        return str(complaint["msg"]).removeprefix("Value error, ")
+    return rule.format_map(complaint.get("ctx", {}))
 
 
 def _variable(location: tuple[int | str, ...], prefix: str) -> str:

@@ -26,8 +26,8 @@ class SingleFlight(Generic[K, V]):
     has cancelled its call, one of the waiting callers runs the work again.
 
     Args:
-        cache: bounds the number, size and age of the results that are kept; a result that is larger
-            than the whole cache is not kept. None: none is kept.
+        cache: bounds the number, size and age of the cached results; a result that is larger than
+            the whole cache is not cached. None: none is cached.
     """
 
     def __init__(self, cache: "Cache[K, V] | None" = None) -> None:

@@ -4,64 +4,34 @@ A trace travels with the call that a thread serves (`Call.trace`), as its reques
 other threads that names the call is in its trace, too. Without a tracer nothing is recorded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from services.api.calls import current_call, serving
 
-Attributes: TypeAlias = Mapping[str, str | int]
-Headers: TypeAlias = Sequence[tuple[str, str]]
-
-
-class Span(Protocol):
-    """One timed piece of work of a trace.
-
-    Attributes:
-        trace: what spans below this one continue; opaque.
-    """
-
-    @property
-    def trace(self) -> object: ...
-
-    def end(self, attributes: Attributes, error: str = "") -> None:
-        """End the span; `error` says why the work failed, if it did."""
-
-
-class Tracer(Protocol):
-    """Records spans, and writes and reads the headers by which a trace crosses processes."""
-
-    def serve(self, name: str, headers: Headers) -> Span:
-        """Begin the span of a call that came with these headers."""
-
-    def begin(self, name: str, trace: object, attributes: Attributes, *, is_client: bool) -> Span:
-        """Begin a span below `trace`; None begins a trace."""
-
-    def headers(self, trace: object) -> Headers:
-        """Return the headers for a call to another process."""
-
-    def records(self, trace: object) -> bool:
-        """Return whether spans below `trace` are recorded: it is one of the share."""
+if TYPE_CHECKING:  # The extra `tracing` may not be installed.
+    from services.common.open_telemetry import Attributes, Headers, Span, Tracer
 
 
 class _Process:
     """The tracer of this process, set once before it serves."""
 
-    tracer: Tracer | None = None
+    tracer: "Tracer | None" = None
 
 
-def use(tracer: Tracer | None) -> None:
+def use(tracer: "Tracer | None") -> None:
     """Record spans by this tracer from now on; None records none."""
     _Process.tracer = tracer
 
 
-def begin_call(name: str, headers: Headers) -> Span | None:
+def begin_call(name: str, headers: "Headers") -> "Span | None":
     """Begin the span of a served call; None if nothing is recorded."""
     return None if _Process.tracer is None else _Process.tracer.serve(name, headers)
 
 
-def call_headers() -> Headers:
+def call_headers() -> "Headers":
     """Return the headers that let a call continue the trace of the call being served."""
     trace = current_call().trace
     if _Process.tracer is None or trace is None:
@@ -76,7 +46,7 @@ def is_recorded() -> bool:
 
 
 @contextmanager
-def task(name: str, attributes: Attributes) -> Iterator[None]:
+def task(name: str, attributes: "Attributes") -> Iterator[None]:
     """Record the block as a trace of its own: work that no call asked for."""
     tracer = _Process.tracer
     if tracer is None:
@@ -88,7 +58,7 @@ def task(name: str, attributes: Attributes) -> Iterator[None]:
 
 
 @contextmanager
-def request(name: str, attributes: Attributes) -> Iterator[None]:
+def request(name: str, attributes: "Attributes") -> Iterator[None]:
     """Record the block as a request to a store or a database, if its call is recorded."""
     tracer, trace = _Process.tracer, current_call().trace
     if tracer is None or trace is None or not tracer.records(trace):
@@ -99,7 +69,7 @@ def request(name: str, attributes: Attributes) -> Iterator[None]:
 
 
 @contextmanager
-def _ending(span: Span) -> Iterator[None]:
+def _ending(span: "Span") -> Iterator[None]:
     error = "ended early"
     try:
         yield

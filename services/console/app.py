@@ -18,6 +18,7 @@ from services.api.errors import InvalidRequestError, RemoteStorageError, Unauthe
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.operations import AnomalyKind
 from services.api.segment_batches import MAX_BINS, BinQuery, SegmentAxis
+from services.common.addresses import is_loopback
 from services.common.release import release
 from services.common.reloaded_file import ReloadedFile
 from services.console.access import Viewer
@@ -27,10 +28,8 @@ from services.console.tier import Tier
 from services.console.timeline import timeline
 from services.console.topics import MAX_ROWS, ORDERS, TopicQuery, list_partitions, list_topics
 from services.rpc.server.policy import Policy
-from services.rpc.server.sockets import names_this_machine
 
 STATIC = Path(__file__).parent / "static"
-CHART_LIBRARY = STATIC / "vendor" / "uPlot.esm.js"
 
 IDENTITY = "sediment.identity"
 """The key of the ASGI scope with the identity of the client certificate; None if it has none."""
@@ -86,10 +85,10 @@ def create_app(tier: Tier, policy: ReloadedFile[Policy] | None) -> ASGIApp:
         viewer.require_any()
         return viewer
 
-    def answers(path: str, ask: Callable[[Viewer, "Parameters"], Mapping[str, Any]]) -> Route:
+    def answers(path: str, answer: Callable[[Viewer, "Parameters"], Mapping[str, Any]]) -> Route:
         def endpoint(request: Request) -> Response:
             viewer = viewer_of(request)
-            return JSONResponse(ask(viewer, Parameters(request.query_params)))
+            return JSONResponse(answer(viewer, Parameters(request.query_params)))
 
         return Route(path, endpoint, methods=["GET"])
 
@@ -151,8 +150,8 @@ class Parameters:
         return value
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        found = self.optional_number(name)
-        value = default if found is None else found
+        given = self.optional_number(name)
+        value = default if given is None else given
         if not least <= value <= most:
             raise InvalidRequestError(f"{name}: must be {least:,} to {most:,}, is {value}")
         return value
@@ -171,7 +170,7 @@ class Parameters:
         return TopicIdPartition(topic_id, self.text("topic"), number)
 
     def topic_query(self) -> TopicQuery:
-        order = self.text("order", "tier")
+        order = self.text("order", "problems")
         if order not in ORDERS:
             raise InvalidRequestError(f"order: must be one of {', '.join(sorted(ORDERS))}")
         return TopicQuery(
@@ -234,7 +233,11 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 class _Guarded:
-    """Adds the headers to every answer, and refuses names of other hosts in plaintext."""
+    """Adds the headers to every answer, and refuses names of other hosts in plaintext.
+
+    A page of another site could otherwise read the console: it lets its own name resolve to
+    127.0.0.1, and the browser then takes both for one site.
+    """
 
     def __init__(self, app: ASGIApp, *, only_loopback_names: bool) -> None:
         self._app = app
@@ -248,7 +251,7 @@ class _Guarded:
 
         if scope["type"] == "http" and self._only_loopback_names:
             host = Headers(scope=scope).get("host", "")
-            if not names_this_machine(host):
+            if not is_loopback(host):
                 text = "open the console by the name localhost or 127.0.0.1"
                 await JSONResponse({"error": text}, 421)(scope, receive, send_with_headers)
                 return

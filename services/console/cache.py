@@ -10,7 +10,7 @@ from services.common.single_flight import SingleFlight
 
 T = TypeVar("T")
 _Aged = tuple[float, Any]
-"""How many seconds an answer may be kept, and the answer."""
+"""How many seconds an answer may be cached, and the answer."""
 
 MAX_ENTRIES = 256
 

@@ -1,19 +1,15 @@
 """Gather the health of the services, anomalies and the reports of sweeps."""
 
-import time
 from typing import Any
 
-from services.api.errors import NotServedError, RemoteStorageError
-from services.api.ids import uuid_to_text
 from services.api.operations import AnomalyKind, AnomalyQuery
-from services.api.remote_log_manager import CopyLag
-from services.api.remote_log_metadata_manager import all_verifications
+from services.api.remote_log_metadata_manager import all_tool_runs
 from services.console.access import Viewer
 from services.console.tier import Tier
 from services.console.topics import summaries
-from services.views.endpoints import Severity, is_ready
-from services.views.tier import Line, Status, anomaly_as_json, lines_of, sweep_as_json
-from services.views.tier_facts import Bounds, TierFacts, tier_facts
+from services.views.documents import anomaly_as_json, as_json
+from services.views.tier import read_status, tier_lines
+from services.views.tier_facts import Bounds, sweeps_of
 
 Json = dict[str, Any]
 
@@ -21,17 +17,14 @@ HEALTH_AGE_S = 5.0
 """A reading lists all partitions and reads unfinished segments."""
 
 PAGE = 200
-_HOUR_MS = 3_600_000
-_BOUNDS = Bounds(stuck_ms=_HOUR_MS, anomalies_ms=8 * 24 * _HOUR_MS)
 _ANOMALIES = "RemoteLogMetadataManager/ListAnomalies"
-_SWEEPS = "RemoteLogMetadataManager/ListSweepRuns"
-_VERIFICATIONS = "RemoteLogMetadataManager/ListVerifications"
+_RUNS = "RemoteLogMetadataManager/ListToolRuns"
 _LAG = "RemoteLogManager/GetCopyLag"
 
 
 def health(tier: Tier, viewer: Viewer) -> Json:
     """Describe the services and, for those who may see all topics, the whole tier."""
-    endpoints = tier.recent.get("endpoints", HEALTH_AGE_S, tier.probed)
+    endpoints = tier.recent.get("endpoints", HEALTH_AGE_S, tier.clients.probe)
     services = [
         {
             "service": each.service,
@@ -44,36 +37,11 @@ def health(tier: Tier, viewer: Viewer) -> Json:
     ]
     if not (viewer.may(_ANOMALIES) and viewer.may(_LAG)):
         return {"services": services, "lines": [], "note": "the rest needs auditor on all topics"}
-    lines = tier.recent.get(
-        "status", HEALTH_AGE_S, lambda: _lines(tier, is_ready(endpoints, "rlmm"))
+    status = tier.recent.get(
+        "status", HEALTH_AGE_S, lambda: read_status(tier.clients, endpoints, Bounds())
     )
-    shown = [
-        {"what": line.what, "severity": line.severity.name, "text": line.text} for line in lines
-    ]
-    return {"services": services, "lines": shown, "note": ""}
-
-
-def _lines(tier: Tier, has_rlmm: bool) -> list[Line]:
-    """Describe tier and copying as `sediment status` does."""
-    unread: list[Line] = []
-    facts: TierFacts | None = None
-    if has_rlmm:
-        try:
-            facts = tier_facts(tier.metadata, _BOUNDS)
-        except RemoteStorageError as e:
-            unread.append(_unread("tier", e))
-    lags: list[CopyLag] = []
-    for log in tier.logs.values():
-        try:
-            lags.append(log.copy_lag())
-        except RemoteStorageError as e:
-            unread.append(_unread("copying", e))
-    return [*lines_of(Status((), facts, lags, time.time_ns() // 1_000_000)), *unread]
-
-
-def _unread(what: str, error: RemoteStorageError) -> Line:
-    is_older = isinstance(error, NotServedError)
-    return Line(what, Severity.WARNING if is_older else Severity.CRITICAL, f"not read: {error}")
+    lines = [line.as_json() for line in tier_lines(status)]
+    return {"services": services, "lines": lines, "note": ""}
 
 
 def list_anomalies(tier: Tier, viewer: Viewer, kind: AnomalyKind | None, token: str) -> Json:
@@ -92,8 +60,8 @@ def list_anomalies(tier: Tier, viewer: Viewer, kind: AnomalyKind | None, token: 
     names = {s.topic_id_partition.topic_id: s.topic_id_partition.topic for s in summaries(tier)}
     return {
         "anomalies": [
-            {**anomaly_as_json(seen), "topic": names.get(seen.anomaly.topic_id)}
-            for seen in page.anomalies
+            {**anomaly_as_json(each), "topic": names.get(each.anomaly.topic_id)}
+            for each in page.anomalies
         ],
         "next": page.next_page_token,
         "kinds": [each.value for each in AnomalyKind],
@@ -101,32 +69,17 @@ def list_anomalies(tier: Tier, viewer: Viewer, kind: AnomalyKind | None, token: 
 
 
 def list_sweeps(tier: Tier, viewer: Viewer) -> Json:
-    """Return the last sweep of each kind and topics, and the verifications of topics.
+    """Return the last sweep of each kind and topics, and the last checks of topics.
 
     Raises:
         PermissionDeniedError: the viewer may not see all topics.
     """
-    viewer.require(_SWEEPS)
-    viewer.require(_VERIFICATIONS)
-    sweeps = tier.recent.get("sweeps", 1.0, tier.metadata.list_sweep_runs)
-    verified = tier.recent.get(
-        "verifications", HEALTH_AGE_S, lambda: list(all_verifications(tier.metadata))
-    )
-    oldest_first = sorted(verified, key=lambda each: each.ended_ms)
+    viewer.require(_RUNS)
+    runs = tier.recent.get("runs", 1.0, lambda: list(all_tool_runs(tier.metadata)))
+    checks = [each for each in runs if each.counts.topic_id is not None]
+    oldest_first = sorted(checks, key=lambda each: each.ended_ms)
     return {
-        "sweeps": [sweep_as_json(each) for each in sweeps],
-        "verifications": [
-            {
-                "topic": each.topic,
-                "topic_id": uuid_to_text(each.verified.topic_id),
-                "kind": each.kind.value,
-                "parts": each.parts,
-                "verified_parts": each.verified_parts,
-                "ended_ms": each.ended_ms,
-                "segments": each.verified.segments,
-                "failed_segments": each.verified.failed_segments,
-            }
-            for each in oldest_first[:PAGE]
-        ],
-        "all_verifications": len(verified),
+        "sweeps": as_json(sweeps_of(runs)),
+        "checks": as_json(oldest_first[:PAGE]),
+        "all_checks": len(checks),
     }

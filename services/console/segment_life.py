@@ -1,5 +1,6 @@
 """Gather everything that is known of one segment: state, objects, events and why it is kept."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -9,22 +10,16 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import NO_SEGMENTS, EventQuery, PartitionEvent
-from services.api.remote_log_metadata_manager import segments_by_id
+from services.api.partitions import NO_SEGMENTS, PartitionEvent
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.console.access import Viewer
 from services.console.tier import Tier
 from services.console.topics import LISTING_AGE_S, summaries
 from services.rsm.layout import CustomMetadata, segment_keys
+from services.views.documents import as_json, event_as_json
 from services.views.explanation import change_text, event_text, explained, facts_or_none, verdict_of
-from services.views.partition_facts import (
-    PartitionFacts,
-    SegmentFacts,
-    event_as_json,
-    explanation_as_json,
-    segment_as_json,
-)
+from services.views.partition_facts import PartitionFacts, SegmentFacts, segment_facts
 from services.views.texts import partition_text
 
 Json = dict[str, Any]
@@ -49,49 +44,30 @@ def segment_life(tier: Tier, viewer: Viewer, name: TopicIdPartition, id: UUID) -
     """
     viewer.require(_BY_ID, name.topic)
     may_see_events = viewer.may(_EVENTS, name.topic)
-    metadata = _metadata(tier, name, id)
-    events = _events(tier, name, id) if may_see_events else []
-    if metadata is None and not events:
+    max_events = MAX_EVENTS + 1 if may_see_events else 0
+    try:
+        facts = segment_facts(tier.metadata, name, id, max_events)
+    except RemoteResourceNotFoundError:
+        facts = None
+    if facts is None:
         raise RemoteResourceNotFoundError(
             f"RLMM has no segment {uuid_to_text(id)} of {partition_text(name)}"
             + ("" if may_see_events else ", or only events, which need the role auditor")
         )
     life: Json = {
         "segment_id": uuid_to_text(id),
-        "segment": None if metadata is None else segment_as_json(metadata),
-        "broker_id": None if metadata is None else metadata.broker_id,
-        "objects": objects_of(metadata),
-        "events": [_event(each) for each in events[:MAX_EVENTS]],
-        "events_note": _events_note(may_see_events, events),
+        "segment": as_json(facts.metadata),
+        "broker_id": None if facts.metadata is None else facts.metadata.broker_id,
+        "objects": objects_of(facts.metadata),
+        "events": [_event(each) for each in facts.events[:MAX_EVENTS]],
+        "events_note": _events_note(may_see_events, facts.events),
         "verdict": None,
         "explanation": None,
     }
-    return life | _explain(tier, viewer, name, SegmentFacts(id, metadata, tuple(events)))
+    return life | _explain(tier, viewer, name, facts)
 
 
-def _metadata(tier: Tier, name: TopicIdPartition, id: UUID) -> RemoteLogSegmentMetadata | None:
-    try:
-        return next(segments_by_id(tier.metadata, name, [id]), None)
-    except RemoteResourceNotFoundError:
-        return None
-
-
-def _events(tier: Tier, name: TopicIdPartition, id: UUID) -> list[PartitionEvent]:
-    found: list[PartitionEvent] = []
-    token = ""
-    while len(found) <= MAX_EVENTS:
-        try:
-            page = tier.metadata.list_events(EventQuery(name, segment_id=id), page_token=token)
-        except RemoteResourceNotFoundError:
-            break
-        found += page.events
-        token = page.next_page_token
-        if not token:
-            break
-    return found
-
-
-def _events_note(may_see: bool, events: list[PartitionEvent]) -> str:
+def _events_note(may_see: bool, events: Sequence[PartitionEvent]) -> str:
     if not may_see:
         return "events need the role auditor"
     return f"only the first {MAX_EVENTS} are shown" if len(events) > MAX_EVENTS else ""
@@ -131,26 +107,26 @@ def objects_of(metadata: RemoteLogSegmentMetadata | None) -> Json | None:
     }
 
 
-def _explain(tier: Tier, viewer: Viewer, name: TopicIdPartition, found: SegmentFacts) -> Json:
-    """Say why the segment is kept or goes, or why that is not said."""
+def _explain(tier: Tier, viewer: Viewer, name: TopicIdPartition, facts: SegmentFacts) -> Json:
+    """Explain why the segment is kept or deleted, or why that is not explained."""
     if not (viewer.may(_EVENTS, name.topic) and viewer.may(_LISTING, name.topic)):
         return {"verdict": "not explained: that needs the role auditor"}
     summary = next((s for s in summaries(tier) if s.topic_id_partition == name), None)
     totals = NO_SEGMENTS if summary is None else summary.totals
-    command = f"sediment explain {partition_text(name)} -- {uuid_to_text(found.id)}"
+    command = f"sediment explain {partition_text(name)} -- {uuid_to_text(facts.id)}"
     if totals.live_segments > MAX_EXPLAINED:
         return {
             "verdict": f"not explained here: the partition has {totals.live_segments:,} segments, "
             f"which all count for the rules; run `{command}`"
         }
     try:
-        facts: PartitionFacts | None = tier.facts.get(
+        partition: PartitionFacts | None = tier.facts.get(
             name, LISTING_AGE_S, lambda: facts_or_none(tier.metadata, name)
         )
     except ConcurrentUpdateError:
         return {"verdict": f"not explained: the partition changes too fast; run `{command}`"}
-    explanation = explained(facts, found.id)
+    explanation = explained(partition, facts.id)
     return {
-        "verdict": verdict_of(facts, found, explanation),
-        "explanation": None if explanation is None else explanation_as_json(explanation),
+        "verdict": verdict_of(partition, facts, explanation),
+        "explanation": as_json(explanation),
     }

@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from services.api.errors import UnauthenticatedError
-from services.common.settings import split_address
+from services.common.addresses import split_address
 from services.console.app import IDENTITY
-from services.rpc.server.identity import MAX_IDENTITY_LENGTH, identity_of_names
+from services.rpc.server.identity import identity_of_certificate
 from services.rpc.server.transport import ServerContexts
 from services.rpc.tls import ReloadedTls
 
@@ -34,17 +34,17 @@ def listening_socket(address: str) -> socket.socket:
     """
     host, port = split_address(address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(found[0], socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(found[4])
-        # Who is given the URL may connect at once, and waits until the server accepts.
-        made.listen(MAX_CONNECTIONS)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(resolved[0], socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(resolved[4])
+        # A client of the URL may connect at once, and waits until the server accepts.
+        bound.listen(MAX_CONNECTIONS)
     except OSError as e:
         raise SystemExit(
             f"cannot listen on {address}: {e.strerror}; set another listen address"
         ) from e
-    return made
+    return bound
 
 
 def url_of(bound: socket.socket, *, has_tls: bool) -> str:
@@ -168,15 +168,7 @@ class _BoundedProtocol(H11Protocol):
 
 def _identity(certificate: Any) -> str | None:
     """Return the identity of a verified certificate; None if it names none."""
-    named = [
-        (kind, name)
-        for kind, name in certificate.get("subjectAltName", ())
-        if name.isascii() and len(name) <= MAX_IDENTITY_LENGTH
-    ]
     try:
-        return identity_of_names(
-            [name for kind, name in named if kind == "URI"],
-            [name for kind, name in named if kind == "DNS"],
-        )
+        return identity_of_certificate(certificate)
     except UnauthenticatedError:
         return None

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from services.api.ids import uuid_to_text
 from services.api.partitions import PartitionState
 from services.api.segment_batches import BinnedSegments, BinQuery, SegmentAxis, SegmentBin
 from services.console.tier import Tier
 from services.console.topics import descriptions, local_as_json
+from services.views.documents import as_json
+from services.views.partition_facts import report_as_json
 
 Json = dict[str, Any]
 
@@ -18,14 +19,14 @@ def timeline(tier: Tier, query: BinQuery) -> Json:
         RemoteResourceNotFoundError: the partition is unknown or was removed.
     """
     name = query.topic_id_partition
-    state_later = tier.workers.submit(tier.metadata.partition_state, name)
-    found, described = tier.metadata.bin_remote_log_segments(query), descriptions(tier)
-    binned, state = found.value, state_later.result().value
+    state_later = tier.clients.workers.submit(tier.metadata.partition_state, name)
+    answer, described = tier.metadata.bin_remote_log_segments(query), descriptions(tier)
+    binned, state = answer.value, state_later.result().value
     local = described.partitions.get(name)
     log_end_offset = None if local is None else local.log_end_offset
     first, last = _whole(binned, query.axis, state, log_end_offset)
     return {
-        "revision": found.revision,
+        "revision": answer.revision,
         "read_at_ms": state.read_at_ms,
         "axis": query.axis.value.lower(),
         "from": first if query.first is None else query.first,
@@ -41,7 +42,7 @@ def timeline(tier: Tier, query: BinQuery) -> Json:
             for gap in state.gaps
         ],
         "log_start_offset": state.log_start_offset,
-        "report": _report(state),
+        "report": report_as_json(state),
         "local": None if local is None else local_as_json(local),
         "unread": described.unread,
     }
@@ -49,7 +50,7 @@ def timeline(tier: Tier, query: BinQuery) -> Json:
 
 def _bin_as_json(each: SegmentBin) -> Json:
     return {
-        "id": None if each.segment_id is None else uuid_to_text(each.segment_id),
+        "id": as_json(each.segment_id),
         "state": each.state.value,
         "count": each.segments,
         "first": each.first,
@@ -60,20 +61,6 @@ def _bin_as_json(each: SegmentBin) -> Json:
         "bytes": each.size_bytes,
         "epoch_first": each.lowest_leader_epoch,
         "epoch_last": each.highest_leader_epoch,
-    }
-
-
-def _report(state: PartitionState) -> Json | None:
-    report = state.report
-    if report is None:
-        return None
-    return {
-        "age_ms": state.report_age_ms,
-        "broker_id": report.broker_id,
-        "leader_epoch": report.leader_epoch,
-        "log_end_offset": report.log_end_offset,
-        "copied_through_offset": report.copied_through_offset,
-        "only_local_bytes": report.only_local_bytes,
     }
 
 

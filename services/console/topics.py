@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -9,15 +10,17 @@ from uuid import UUID
 
 from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_manager import PartitionDescription, PartitionRole, all_descriptions
 from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, PartitionSummary, all_partitions
 from services.api.topic_config import StoredTopicConfig
 from services.console.access import Viewer
 from services.console.tier import Tier
+from services.views.documents import fields_as_json
 from services.views.tier import problem_text
+from services.views.topics import TopicFigures, sum_topics
 
 _ORDERS = {
+    "problems": lambda topic: (-topic.problems, -topic.totals.live_bytes, topic.name),
     "name": lambda topic: topic.name,
     "tier": lambda topic: (-topic.totals.live_bytes, topic.name),
     "local": lambda topic: (-topic.local_bytes, topic.name),
@@ -29,50 +32,21 @@ Json = dict[str, Any]
 
 LISTING_AGE_S = 1.0
 CONFIG_AGE_S = 30.0
-"""One call for each topic of a page, so that a page in view asks at every third refresh."""
+"""One call for each topic of a page, so that a page in view reads at every third refresh."""
 MAX_ROWS = 500
 """The most rows of one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What the RLMs say of their partitions.
+    """The partitions as the RLMs describe them.
 
     Attributes:
-        unread: why an RLM could not be asked, by its address.
+        unread: why an RLM could not be read, by its address.
     """
 
     partitions: dict[TopicIdPartition, PartitionDescription]
     unread: dict[str, str]
-
-
-@dataclass(slots=True)
-class TopicFigures:
-    """The sums over the partitions of a topic."""
-
-    topic_id: UUID
-    name: str
-    partitions: int = 0
-    totals: SegmentTotals = NO_SEGMENTS
-    local_bytes: int = 0
-    local_partitions: int = 0
-    lag_bytes: int = 0
-    lag_segments: int = 0
-    problems: int = 0
-    deleting: int = 0
-    is_held: bool = False
-
-    def add(self, summary: PartitionSummary, described: PartitionDescription | None) -> None:
-        self.partitions += 1
-        self.totals += summary.totals
-        self.deleting += summary.delete_state is not None
-        self.is_held |= summary.is_held
-        if described is not None:
-            self.local_partitions += 1
-            self.local_bytes += described.local_size_bytes
-            self.lag_bytes += described.pending_size_bytes
-            self.lag_segments += described.pending_segments
-            self.problems += len(described.problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +54,7 @@ class TopicQuery:
     """Which topics to list: those whose name contains `search`, in one of ORDERS."""
 
     search: str = ""
-    order: str = "tier"
+    order: str = "problems"
     offset: int = 0
     limit: int = 100
 
@@ -95,71 +69,67 @@ def summaries(tier: Tier) -> Sequence[PartitionSummary]:
 
 
 def descriptions(tier: Tier) -> Described:
-    """Ask every RLM for its partitions; at most once a second."""
+    """Read the partitions of every RLM; at most once a second."""
     return tier.recent.get("descriptions", LISTING_AGE_S, lambda: _described(tier))
 
 
 def _described(tier: Tier) -> Described:
-    found: dict[TopicIdPartition, PartitionDescription] = {}
+    partitions: dict[TopicIdPartition, PartitionDescription] = {}
     unread: dict[str, str] = {}
 
     def of(address: str) -> Iterable[PartitionDescription]:
         try:
-            return list(all_descriptions(tier.logs[address]))
+            return list(all_descriptions(tier.clients.logs[address]))
         except RemoteStorageError as e:
             unread[address] = str(e)
             return []
 
     # Not on the tier's workers: those may all wait for this answer.
-    with ThreadPoolExecutor(max(len(tier.logs), 1)) as pool:
-        answers = list(pool.map(of, tier.logs))
+    with ThreadPoolExecutor(max(len(tier.clients.logs), 1)) as pool:
+        answers = list(pool.map(of, tier.clients.logs))
     for description in chain.from_iterable(answers):
         name = description.topic_id_partition
-        if name not in found or description.role is PartitionRole.LEADER:
-            found[name] = description
-    return Described(found, unread)
+        if name not in partitions or description.role is PartitionRole.LEADER:
+            partitions[name] = description
+    return Described(partitions, unread)
 
 
 def config_of(tier: Tier, topic_id: UUID) -> StoredTopicConfig | None:
     """Return the settings of a topic; None if it was removed meanwhile."""
 
-    def ask() -> StoredTopicConfig | None:
-        try:
+    def read() -> StoredTopicConfig | None:
+        with suppress(RemoteResourceNotFoundError):
             return tier.metadata.topic_config(topic_id)
-        except RemoteResourceNotFoundError:
-            return None
+        return None
 
-    return tier.recent.get(("config", topic_id), CONFIG_AGE_S, ask)
+    return tier.recent.get(("config", topic_id), CONFIG_AGE_S, read)
 
 
 def list_topics(tier: Tier, viewer: Viewer, query: TopicQuery) -> Json:
     """Return one page of the topics that the viewer may see, with the sums over all of them."""
     known, described = summaries(tier), descriptions(tier)
-    topics: dict[UUID, TopicFigures] = {}
-    for summary in known:
-        name = summary.topic_id_partition
-        topic = topics.setdefault(name.topic_id, TopicFigures(name.topic_id, name.topic))
-        topic.add(summary, described.partitions.get(name))
-    seen = [
+    names = [each.topic_id_partition for each in known]
+    local = [described.partitions[name] for name in names if name in described.partitions]
+    visible = [
         topic
-        for topic in topics.values()
+        for topic in sum_topics(known, local).values()
         if query.search in topic.name and viewer.may(_LISTING, topic.name)
     ]
-    seen.sort(key=_ORDERS[query.order])
-    page = seen[query.offset : query.offset + query.limit]
-    configs = tier.workers.map(lambda topic: config_of(tier, topic.topic_id), page)
+    visible.sort(key=_ORDERS[query.order])
+    page = visible[query.offset : query.offset + query.limit]
+    configs = tier.clients.workers.map(lambda topic: config_of(tier, topic.topic_id), page)
     return {
         "topics": [_as_json(topic, config) for topic, config in zip(page, configs, strict=True)],
         "offset": query.offset,
-        "total": len(seen),
+        "total": len(visible),
         "sums": {
-            "partitions": sum(topic.partitions for topic in seen),
-            "segments": sum(topic.totals.live_segments for topic in seen),
-            "tier_bytes": sum(topic.totals.live_bytes for topic in seen),
-            "local_bytes": sum(topic.local_bytes for topic in seen),
-            "lag_bytes": sum(topic.lag_bytes for topic in seen),
+            "partitions": sum(len(topic.partitions) for topic in visible),
+            "segments": sum(topic.totals.live_segments for topic in visible),
+            "tier_bytes": sum(topic.totals.live_bytes for topic in visible),
+            "local_bytes": sum(topic.local_bytes for topic in visible),
+            "lag_bytes": sum(topic.lag_bytes for topic in visible),
         },
-        "has_rlm": bool(tier.logs),
+        "has_rlm": bool(tier.clients.logs),
         "unread": described.unread,
     }
 
@@ -169,9 +139,8 @@ _LISTING = "RemoteLogMetadataManager/ListPartitions"
 
 def _as_json(topic: TopicFigures, config: StoredTopicConfig | None) -> Json:
     return {
-        "topic": topic.name,
-        "topic_id": uuid_to_text(topic.topic_id),
-        "partitions": topic.partitions,
+        **topic.as_json(),
+        "partitions": len(topic.partitions),
         "segments": topic.totals.live_segments,
         "tier_bytes": topic.totals.live_bytes,
         "local_bytes": topic.local_bytes if topic.local_partitions else None,
@@ -179,7 +148,7 @@ def _as_json(topic: TopicFigures, config: StoredTopicConfig | None) -> Json:
         "lag_segments": topic.lag_segments if topic.local_partitions else None,
         "problems": topic.problems,
         "deleting_partitions": topic.deleting,
-        "is_held": topic.is_held,
+        "is_on_hold": topic.is_on_hold,
         "settings": None if config is None else dict(config.entries),
     }
 
@@ -202,20 +171,27 @@ def list_partitions(
             "removed meanwhile"
         )
     described = descriptions(tier)
+    known.sort(key=lambda summary: _problems_first(summary, described))
     config = config_of(tier, topic_id)
     return {
         "topic": topic,
         "topic_id": uuid_to_text(topic_id),
         "settings": None if config is None else dict(config.entries),
         "partitions": [
-            _partition_as_json(s, described.partitions.get(s.topic_id_partition))
-            for s in known[offset : offset + limit]
+            _partition_as_json(each, described.partitions.get(each.topic_id_partition))
+            for each in known[offset : offset + limit]
         ],
         "offset": offset,
         "total": len(known),
-        "has_rlm": bool(tier.logs),
+        "has_rlm": bool(tier.clients.logs),
         "unread": described.unread,
     }
+
+
+def _problems_first(summary: PartitionSummary, described: Described) -> tuple[int, int]:
+    name = summary.topic_id_partition
+    local = described.partitions.get(name)
+    return (0 if local is None else -len(local.problems)), name.partition
 
 
 def _partition_as_json(summary: PartitionSummary, described: PartitionDescription | None) -> Json:
@@ -224,22 +200,19 @@ def _partition_as_json(summary: PartitionSummary, described: PartitionDescriptio
         "partition": summary.topic_id_partition.partition,
         "segments": totals.live_segments,
         "tier_bytes": totals.live_bytes,
-        "delete_state": None if summary.delete_state is None else summary.delete_state.value,
+        **fields_as_json(summary, "delete_state"),
         "local": None if described is None else local_as_json(described),
     }
 
 
 def local_as_json(described: PartitionDescription) -> Json:
     """Describe the local log of a partition."""
+    offsets = ("local_log_start_offset", "log_end_offset", "copied_through_offset")
     return {
         "broker_id": described.leader_id,
-        "role": None if described.role is None else described.role.value,
-        "log_start_offset": described.log_start_offset,
-        "local_log_start_offset": described.local_log_start_offset,
-        "log_end_offset": described.log_end_offset,
-        "copied_through_offset": described.copied_through_offset,
+        **fields_as_json(described, "role", "log_start_offset", *offsets),
         "bytes": described.local_size_bytes,
-        "lag_bytes": described.pending_size_bytes,
-        "lag_segments": described.pending_segments,
+        "lag_bytes": described.lag_bytes,
+        "lag_segments": described.lag_segments,
         "problems": [problem_text(problem) for problem in described.problems],
     }

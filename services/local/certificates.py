@@ -82,16 +82,6 @@ class CertificateAuthority:
         return _written(self._directory, name, key, certificate)
 
 
-def issue_self_signed(
-    directory: Path, name: str, *, hosts: Sequence[str] = LOCAL_HOSTS, uris: Sequence[str] = ()
-) -> Certificate:
-    """Make a certificate that no authority signed, and write NAME.key and NAME.crt."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _unsigned(_named(name), _named(name), key, key, _since(), _until())
-    certificate = _for_an_end(builder, hosts, uris).sign(key, hashes.SHA256())
-    return _written(directory, name, key, certificate)
-
-
 def _unsigned(
     subject: x509.Name,
     issuer: x509.Name,

@@ -84,7 +84,7 @@ def locked(directory: Path, fresh: bool) -> Iterator[None]:
             lock = _open_lock(descriptor)
     with lock:  # closing the file, or the end of the process, releases the lock
         with _refusals_named(directory):
-            _take(directory, lock)
+            _acquire(directory, lock)
             if fresh:
                 _empty(directory)
         yield
@@ -157,8 +157,8 @@ def _require_no_link(path: Path) -> None:
         )
 
 
-def _take(directory: Path, lock: TextIO) -> None:
-    # Here and below, because commands that are given addresses must not wait for psutil.
+def _acquire(directory: Path, lock: TextIO) -> None:
+    # Imported here and below, because commands that are given addresses must not wait for psutil.
     from services.local.pid_files import end_leftover
 
     try:
@@ -181,21 +181,14 @@ def _check_is_ours(directory: Path) -> None:
             names = set(os.listdir(descriptor))
     except FileNotFoundError:
         return
-    if not names or _MARK in names or _is_ours_unmarked(directory, names):
+    # A run that was killed before it wrote the mark left its empty lock.
+    is_only_lock = names == {_LOCK} and (directory / _LOCK).lstat().st_size == 0
+    if not names or _MARK in names or is_only_lock:
         return
     raise DataDirectoryError(
         f"{directory} holds {_shown(names)} and is no data directory of Sediment's; it was left "
         "unchanged. Choose a new or an empty directory"
     )
-
-
-def _is_ours_unmarked(directory: Path, names: set[str]) -> bool:
-    """Return whether the directory belongs to a release without marks, which made the lock
-    first.
-    """
-    if not names <= {_LOCK, *_FOLDERS, *_FILES}:
-        return False
-    return _LOCK in names and (directory / _LOCK).lstat().st_size == 0
 
 
 def _shown(names: set[str]) -> str:
@@ -221,6 +214,7 @@ class StackEndpoints:
         rlm_consumers: RLM's listener for consumers of Kafka.
         database_url: without the password.
         credentials_file: has StackCredentials as JSON; only the user of the stack can read it.
+        deployment_id: marks the bucket as this stack's.
         tls_ca, tls_certificate, tls_key: the files of the operator's commands; empty if the stack
             serves plaintext.
     """
@@ -239,6 +233,7 @@ class StackEndpoints:
     s3_region: str
     s3_bucket: str
     s3_prefix: str
+    deployment_id: str
     database_url: str
     credentials_file: str
     data_directory: str

@@ -9,6 +9,7 @@ import services
 _ROOT = Path(services.__file__).parents[1]
 _VENV = _ROOT / ".venv"
 _INSTALL = Path("supply_chain", "install")
+CHART_LIBRARY = _ROOT / "services" / "console" / "static" / "vendor" / "uPlot.esm.js"
 
 
 def how_to_install(extra: str, target: str) -> str:

@@ -28,15 +28,13 @@ def end_leftover(path: Path) -> None:
     A later process with the same pid is not killed, nor one that runs in the directory of which
     this one is a copy. A missing or damaged file is no error.
     """
-    leftover = _running_process(path)
-    if leftover is not None:
-        kill_tree(leftover.pid)
+    with suppress(OSError):
+        stored = path.read_bytes()
+        is_copied = stored.split()[2:] not in ([], [str(path.parent.stat().st_ino).encode()])
+        leftover = None if is_copied else process_of(stored)
+        if leftover is not None:
+            kill_tree(leftover.pid)
     path.unlink(missing_ok=True)
-
-
-def names_running_process(path: Path) -> bool:
-    """Return whether the process that `path` was written for still runs."""
-    return _running_process(path) is not None
 
 
 def kill_tree(pid: int) -> None:
@@ -62,15 +60,6 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _running_process(path: Path) -> psutil.Process | None:
-    try:
-        stored = path.read_bytes()
-        is_copied = stored.split()[2:] not in ([], [str(path.parent.stat().st_ino).encode()])
-    except OSError:
-        return None
-    return None if is_copied else process_of(stored)
 
 
 def process_of(stored: bytes) -> psutil.Process | None:

@@ -9,11 +9,9 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 import psycopg
@@ -26,8 +24,9 @@ from services.local.process import (
     LOOPBACK,
     PORT_FILE,
     ChildProcess,
-    HeldPorts,
-    start_on_free_ports,
+    ProcessError,
+    ServerProcess,
+    last_error,
 )
 from services.local.server_account import INITDB_ACCOUNT, hand_over, server_uid
 
@@ -157,7 +156,7 @@ def _initdb(program: Path, data: Path, verifier: Path, account: str | None) -> N
         start_new_session=True,  # a Ctrl-C must not leave an incomplete cluster
     )
     if done.returncode != 0:
-        raise ClusterError(f"{data.parent}: initdb failed: {done.stderr.strip()}")
+        raise ClusterError(f"{data.parent}: initdb failed: {last_error(done.stderr)}")
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -188,9 +187,6 @@ _LOGIN = sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}")
 _CREATE_DATABASE = sql.SQL("CREATE DATABASE {}")
 _OWN_DATABASE = sql.SQL("ALTER DATABASE {} OWNER TO {}")
 
-# Sequences and indexes go with their tables.
-_START_TIMEOUT_MS = 60_000
-
 _CONNECT_TIMEOUT_S = 60
 """For a running server, which may be busy."""
 
@@ -198,74 +194,49 @@ _PROBE_TIMEOUT_S = 5
 """For a starting server; afterwards the process is checked again."""
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(ServerProcess):
     """Run a server on a loopback port; its data in `directory` outlives it.
 
-    The port is kept as long as this object, and after that if it is still free. Not thread-safe.
+    The port stays the same as long as this object, and after that if it is still free. Not
+    thread-safe.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self._directory = directory.absolute()
+        super().__init__(port_file=self._directory / PORT_FILE)
         self._settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        self._port: int | None = None
-        self._held_ports: HeldPorts | None = None
-        self._process: ChildProcess | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._started().pid
-
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running()
 
     @property
     def port(self) -> int:
-        if self._port is None:
-            raise RuntimeError("PostgreSQL was never started")
-        return self._port
+        if not self._ports:
+            raise ProcessError("PostgreSQL was never started")
+        return self._ports[0]
 
     def start(self) -> None:
         """Create a cluster if needed, start the server and wait until it responds.
 
+        A start after a kill recovers committed changes.
+
         Raises:
             ClusterError: the directory cannot hold a cluster.
-            ProcessError: the server did not start; the message has the end of its log.
+            ProcessError: the server did not start; the message has the last error of its log.
         """
         ensure_cluster(self._directory)
         _remove_strange_lock_file(self._directory / "data" / "postmaster.pid")
-        if self._port is None:
-            self._held_ports = start_on_free_ports(1, self._start_on, self._directory / PORT_FILE)
-        else:
-            self._start_on([self._port])
+        super().start()
 
     def stop(self) -> None:
         """Shut the server down fast: roll back open transactions, keep the rest on disk."""
-        self._started().stop(sign=signal.SIGINT)
-
-    def kill(self) -> None:
-        """Kill the server and its backends with SIGKILL; `start` recovers committed changes."""
-        self._started().kill()
-
-    def restart(self) -> None:
-        """Stop the server and start it on the same port and data."""
-        self.stop()
-        self.start()
+        self.process.stop(sign=signal.SIGINT)
 
     def url(self, database: str) -> str:
         """Return SQLAlchemy's URL: postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME."""
         return f"postgresql+psycopg://{USER}:{self._password()}@{LOOPBACK}:{self.port}/{database}"
 
-    def create_database(self, name: str, template: str = "template1") -> str:
-        """Create a database as a copy of `template`, and return its URL."""
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-        with self._connect() as connection:
-            connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
-        return self.url(name)
-
     def ensure_owned_database(self, name: str, owner: str, password: str, reader: str) -> None:
         """Create a database and the login that owns it.
 
-        What exists is kept; the login gets the password. `reader` is a role without a login, which
+        What exists stays; the login gets the password. `reader` is a role without a login, which
         the owner cannot create.
         """
         with self._connect() as connection:
@@ -281,37 +252,16 @@ class EmbeddedPostgres:
             owned = _OWN_DATABASE.format(sql.Identifier(name), sql.Identifier(owner))
             connection.execute(owned)
 
-    def drop_database(self, name: str) -> None:
-        """Drop a database and end its connections; a missing one is no error."""
-        statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-        with self._connect() as connection:
-            connection.execute(statement.format(sql.Identifier(name)))
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def _start_on(self, ports: Sequence[int]) -> None:
-        self._port = ports[0]
+    def _program(self) -> ChildProcess:
         data = self._directory / "data"
         uid = server_uid(data)
         server = programs(self._directory, wheel(), for_others=uid is not None) / "postgres"
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
-        command: list[str | Path] = [server, "-D", data, "-p", str(self._port), *settings]
+        command: list[str | Path] = [server, "-D", data, "-p", str(self.port), *settings]
         environment = _environment(self._directory)
-        self._process = ChildProcess("postgres", command, self._directory, environment, uid)
-        self._process.start()
-        self._process.wait_until_ready(self._answers, _START_TIMEOUT_MS)
+        return ChildProcess("postgres", command, self._directory, environment, uid)
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             self._connect(_PROBE_TIMEOUT_S).close()
         except psycopg.OperationalError:
@@ -332,11 +282,6 @@ class EmbeddedPostgres:
 
     def _password(self) -> str:
         return (self._directory / PASSWORD).read_text()
-
-    def _started(self) -> ChildProcess:
-        if self._process is None:
-            raise RuntimeError("PostgreSQL was never started")
-        return self._process
 
 
 def _remove_strange_lock_file(path: Path) -> None:

@@ -3,18 +3,21 @@
 import atexit
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from threading import Event, Lock
-from typing import BinaryIO
+from types import TracebackType
+from typing import BinaryIO, Self, TypeVar
 
 from services.common.retry import replan
 from services.local import as_user
@@ -33,35 +36,41 @@ CANDIDATES = range(10_000, 22_768)
 PORT_FILE = "ports"
 """Where a server's directory keeps the ports of its last start."""
 
+ErrorT = TypeVar("ErrorT", bound=Exception)
+_NAMES_ERROR = re.compile(r"ERROR|FATAL|PANIC|[Ee]rror:|cannot start")
+_LONGEST_LINE = 400
+
 GRACE_S = 2.0
 _GUARD_POLL_S = 0.05
 
 
-class HeldPorts:
-    """Hold free ports, each with its gRPC twin, so that a stopped server keeps its ports.
+class ReservedPorts:
+    """Reserve free ports, each with its gRPC twin, so that a stopped server keeps its ports.
 
-    The ports are held until `release`, or until this object is garbage.
+    The ports are reserved until `release`, or until this object is garbage.
 
     Args:
-        wished: ports to try before all others, also if they were used a moment ago.
+        preferred: ports to try before all others, also if they were used a moment ago.
 
     Raises:
         RuntimeError: fewer than `count` candidates are free.
     """
 
     def __init__(
-        self, count: int, candidates: Sequence[int] = CANDIDATES, wished: Sequence[int] = ()
+        self, count: int, candidates: Sequence[int] = CANDIDATES, preferred: Sequence[int] = ()
     ) -> None:
-        held = ExitStack()
-        self._release = weakref.finalize(self, held.close)
+        sockets = ExitStack()
+        self._release = weakref.finalize(self, sockets.close)
         self.ports: list[int] = []
-        choices = [*wished, *random.sample(candidates, len(candidates))]
+        choices = [*preferred, *random.sample(candidates, len(candidates))]
         for number, port in enumerate(choices):
             if len(self.ports) == count:
                 return
-            is_wished = number < len(wished)
+            is_preferred = number < len(preferred)
             twins = (port, port + TWIN_DISTANCE)
-            if port not in self.ports and all(_hold(held, p, reuse=is_wished) for p in twins):
+            if port not in self.ports and all(
+                _reserve(sockets, p, reuse=is_preferred) for p in twins
+            ):
                 self.ports.append(port)
         if len(self.ports) < count:
             self.release()
@@ -73,35 +82,24 @@ class HeldPorts:
         self._release()
 
 
-def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
-    """Find free ports without holding them; choose others if a server cannot start there.
-
-    Raises:
-        RuntimeError: fewer than `count` candidates are free.
-    """
-    held = HeldPorts(count, candidates)
-    held.release()
-    return held.ports
-
-
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this loopback port now and no holder has it."""
-    with ExitStack() as held:
-        return _hold(held, port)
+    """Return whether a server could listen on this loopback port now and nobody has reserved it."""
+    with ExitStack() as sockets:
+        return _reserve(sockets, port)
 
 
-def _hold(held: ExitStack, port: int, *, reuse: bool = False) -> bool:
-    holder = socket.socket()
+def _reserve(sockets: ExitStack, port: int, *, reuse: bool = False) -> bool:
+    bound = socket.socket()
     try:
         # Without SO_REUSEADDR this also refuses a port with connections in TIME_WAIT.
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-        holder.bind((LOOPBACK, port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        bound.bind((LOOPBACK, port))
     except OSError:
-        holder.close()
+        bound.close()
         return False
-    # From here on, a server that sets it too, as all do, can listen beside the holder.
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.enter_context(holder)
+    # From here on, a server that sets it too, as all do, can listen beside this socket.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sockets.enter_context(bound)
     return True
 
 
@@ -190,8 +188,15 @@ _POLL_S = 0.02
 _LOG_TAIL_BYTES = 4_096
 
 
+def last_error(text: str) -> str:
+    """Return the last line that names an error, else the last line, cut to a readable length."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()] or ["it printed nothing"]
+    found = next((line for line in reversed(lines) if _NAMES_ERROR.search(line)), lines[-1])
+    return found[:_LONGEST_LINE]
+
+
 class ProcessError(RuntimeError):
-    """A child process failed; the message has the end of its log."""
+    """A child process failed; the message has the last error of its log."""
 
 
 class ProcessDiedError(ProcessError):
@@ -203,37 +208,39 @@ class _PortTakenError(ProcessDiedError):
 
 
 def start_on_free_ports(
-    count: int, start: Callable[[Sequence[int]], None], kept: Path | None = None
-) -> HeldPorts:
+    count: int, start: Callable[[Sequence[int]], None], port_file: Path | None = None
+) -> ReservedPorts:
     """Call `start` with free ports, and with others if another process took one meanwhile.
 
-    Keep the returned object as long as a server may be started on the ports again.
+    Store the returned object as long as a server may be started on the ports again.
 
     Args:
-        kept: the file of the ports of the last start, which are used again if they are free.
+        port_file: has the ports of the last start, which are used again if they are free.
 
     Raises:
         ProcessDiedError: `start` failed for another reason, or too often.
     """
 
-    def started(held: HeldPorts) -> HeldPorts:
+    def started(reserved: ReservedPorts) -> ReservedPorts:
         try:
-            start(held.ports)
+            start(reserved.ports)
         except ProcessDiedError as e:
-            held.release()
-            if all(is_free(port) for port in held.ports):
+            reserved.release()
+            if all(is_free(port) for port in reserved.ports):
                 raise
             raise _PortTakenError(str(e)) from e
-        return held
+        return reserved
 
-    wished = iter([_kept_ports(kept)] if kept else [])
-    held = replan(started, lambda: HeldPorts(count, wished=next(wished, [])), stale=_PortTakenError)
-    if kept:
-        kept.write_text(" ".join(map(str, held.ports)))
-    return held
+    last = iter([_ports_in(port_file)] if port_file else [])
+    reserved = replan(
+        started, lambda: ReservedPorts(count, preferred=next(last, [])), stale=_PortTakenError
+    )
+    if port_file:
+        port_file.write_text(" ".join(map(str, reserved.ports)))
+    return reserved
 
 
-def _kept_ports(path: Path) -> list[int]:
+def _ports_in(path: Path) -> list[int]:
     try:
         words = path.read_text().split()
     except OSError:
@@ -251,12 +258,9 @@ def _open_private(path: Path) -> BinaryIO:
 class ChildProcess:
     """Run a program, one at a time, with `<directory>/<name>.log`, `.out` and `.pid`.
 
-    The log of the run before is kept as `<name>.log.1`.
-
-    Only this user can read log and output.
-
-    The program has its own session, so that a Ctrl-C at the terminal does not reach it directly,
-    and ends soon after this process, however this process ends. Not thread-safe.
+    Only this user can read log and output; `<name>.log.1` is the log of the run before. The program
+    has its own session, so that a Ctrl-C at the terminal does not reach it directly, and ends soon
+    after this process, however this process ends. Not thread-safe.
     """
 
     def __init__(
@@ -321,12 +325,11 @@ class ChildProcess:
         while not is_ready():
             if not self.is_running():
                 self._forget()
-                died = f"{self.name} exited with {self.returncode} while starting"
-                raise ProcessDiedError(f"{died}{self._tail()}")
+                what = f"exited with {self.returncode} while starting"
+                raise self.failed(ProcessDiedError, what)
             if time.monotonic() > deadline:
                 self.kill()
-                late = f"{self.name} was not ready after {deadline_ms} ms"
-                raise ProcessError(f"{late}{self._tail()}")
+                raise self.failed(ProcessError, f"was not ready after {deadline_ms} ms")
             Event().wait(_POLL_S)
 
     def stop(self, grace_s: float = STOP_GRACE_S, sign: signal.Signals = signal.SIGTERM) -> None:
@@ -348,6 +351,13 @@ class ChildProcess:
             self._started().wait()
         self._forget()
 
+    def failed(self, kind: type[ErrorT], what: str) -> ErrorT:
+        """Return an error with the log's last error; the log's end is a note, for tracebacks."""
+        tail = self.log_tail()
+        error = kind(f"{self.name} {what}: {last_error(tail)}; its log is {self.log_path}")
+        error.add_note(tail)
+        return error
+
     def log_tail(self) -> str:
         """Return the last few KiB of the program's stderr."""
         if not self.log_path.exists():
@@ -362,9 +372,6 @@ class ChildProcess:
         # Isolated and without site-packages, so that it starts fast.
         return [sys.executable, "-IS", as_user.__file__, str(self._uid), *self.argv]
 
-    def _tail(self) -> str:
-        return f"; the end of {self.log_path}:\n{self.log_tail()}"
-
     def _forget(self) -> None:
         if self._process is not None:
             orphan_guard().forget(self._process.pid)
@@ -374,3 +381,91 @@ class ChildProcess:
         if self._process is None:
             raise ProcessError(f"{self.name} was never started")
         return self._process
+
+
+class ServerProcess(ABC):
+    """Run a server as a child process on loopback ports that stay the same over restarts.
+
+    A subclass describes the program. As a context manager it starts on entry and stops on exit.
+    Not thread-safe.
+    """
+
+    _START_TIMEOUT_MS = 60_000
+
+    def __init__(self, ports: int = 1, port_file: Path | None = None) -> None:
+        """Describe a server.
+
+        Args:
+            ports: how many it listens on.
+            port_file: see start_on_free_ports.
+        """
+        self._port_count = ports
+        self._port_file = port_file
+        self._ports: Sequence[int] = ()
+        self._reserved_ports: ReservedPorts | None = None
+        self._process: ChildProcess | None = None
+
+    @property
+    def process(self) -> ChildProcess:
+        """Return the process of the latest start.
+
+        Raises:
+            ProcessError: there was none.
+        """
+        if self._process is None:
+            raise ProcessError(f"{type(self).__name__} was never started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.is_running()
+
+    def start(self) -> None:
+        """Start the server and wait until it is ready.
+
+        Raises:
+            ProcessError: the server did not start; the message has the last error of its log.
+        """
+        if self._ports:
+            self._start_on(self._ports)
+        else:
+            self._reserved_ports = start_on_free_ports(
+                self._port_count, self._start_on, self._port_file
+            )
+
+    def stop(self) -> None:
+        """Stop the server in order."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL; no error if it does not run."""
+        self.process.kill()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _start_on(self, ports: Sequence[int]) -> None:
+        self._ports = ports
+        self._process = self._program()
+        self._process.start()
+        self._process.wait_until_ready(self._is_ready, self._START_TIMEOUT_MS)
+
+    @abstractmethod
+    def _program(self) -> ChildProcess:
+        """Describe the program that listens on `_ports`."""
+
+    @abstractmethod
+    def _is_ready(self) -> bool:
+        """Return whether the started server serves."""

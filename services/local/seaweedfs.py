@@ -2,14 +2,12 @@
 
 import json
 import secrets
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, files
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import urllib3
 from minio import Minio
@@ -23,9 +21,8 @@ from services.local.process import (
     PORT_FILE,
     TWIN_DISTANCE,
     ChildProcess,
-    HeldPorts,
     ProcessError,
-    start_on_free_ports,
+    ServerProcess,
 )
 from services.local.seaweedfs_security import write_security
 
@@ -69,22 +66,15 @@ class S3Endpoint:
         if not client.bucket_exists(name):
             client.make_bucket(name)
 
-    def remove_bucket(self, name: str) -> None:
-        """Remove a bucket with every object in it."""
-        client = self.client()
-        for item in client.list_objects(name, recursive=True):
-            client.remove_object(name, str(item.object_name))
-        client.remove_bucket(name)
-
 
 class S3Server(Protocol):
-    """An S3 store as a child process; `endpoint` and `pid` are known after its start."""
+    """An S3 store as a child process; `endpoint` and `process` are known after its start."""
 
     @property
     def endpoint(self) -> S3Endpoint: ...
 
     @property
-    def pid(self) -> int: ...
+    def process(self) -> ChildProcess: ...
 
     def is_running(self) -> bool: ...
 
@@ -96,38 +86,29 @@ class S3Server(Protocol):
 
 
 _PARTS = ("master", "volume", "filer", "s3")
-_START_TIMEOUT_MS = 90_000
 _PROBE_TIMEOUT_S = 5.0
-_STOP_GRACE_S = 60.0
 _PROBE_BUCKET = "sediment-is-it-ready"
 
 
-class SeaweedFS:
+class SeaweedFS(ServerProcess):
     """Run an S3 server on loopback ports; its data in `directory` outlives it.
 
-    Ports are kept as long as this object exists, and after that if they are still free; keys as
-    long as the directory exists. Not thread-safe.
+    Ports stay the same as long as this object exists, and after that if they are still free; keys
+    as long as the directory exists. Not thread-safe.
     """
+
+    _START_TIMEOUT_MS = 90_000
 
     def __init__(self, directory: Path, keys: S3Keys | None = None) -> None:
         """Describe the server; without keys it has keys of its own."""
         self._directory = directory.absolute()
+        super().__init__(len(_PARTS), self._directory / PORT_FILE)
         self._keys = keys
-        self._ports: Sequence[int] = ()
-        self._held_ports: HeldPorts | None = None
-        self._process: ChildProcess | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._started().pid
-
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running()
 
     @property
     def endpoint(self) -> S3Endpoint:
         if not self._ports:
-            raise RuntimeError("SeaweedFS was never started")
+            raise ProcessError("SeaweedFS was never started")
         identity = json.loads(self._credentials_path.read_text())["identities"][0]
         keys = identity["credentials"][0]
         address = f"{LOOPBACK}:{self._ports[_PARTS.index('s3')]}"
@@ -137,53 +118,27 @@ class SeaweedFS:
         """Start the server and wait until a PUT succeeds, which takes some seconds.
 
         Raises:
-            ProcessError: the server did not start; the message has the end of its log.
+            ProcessError: the server did not start; the message has the last error of its log.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self._directory / "data").mkdir(exist_ok=True)
         self._ensure_credentials()
-        if self._ports:
-            self._start_on(self._ports)
-        else:
-            self._held_ports = start_on_free_ports(
-                len(_PARTS), self._start_on, self._directory / PORT_FILE
-            )
+        super().start()
 
     def stop(self) -> None:
-        """Stop the server gracefully, in about 15 s: it waits for its own parts."""
-        self._started().stop(_STOP_GRACE_S)
-        self._remove_sockets()
+        """Kill the server: to stop in order takes 15 s, and no acknowledged data is lost."""
+        self.kill()
 
     def kill(self) -> None:
         """Kill the server; no acknowledged data is lost, because the kernel has it."""
-        self._started().kill()
+        super().kill()
         self._remove_sockets()
 
-    def restart(self) -> None:
-        """Kill the server and start it on the same ports, keys and data."""
-        self.kill()
-        self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
-
-    def _start_on(self, ports: Sequence[int]) -> None:
-        self._ports = ports
+    def _program(self) -> ChildProcess:
         write_security(self._directory)
         # An environment of its own: weed reads WEED_* and files below HOME.
         environment = {"HOME": str(self._directory)}
-        self._process = ChildProcess("weed", self._command(), self._directory, environment)
-        self._process.start()
-        self._process.wait_until_ready(self._takes_a_put, _START_TIMEOUT_MS)
+        return ChildProcess("weed", self._command(), self._directory, environment)
 
     def _command(self) -> list[str | Path]:
         ports = [f"-{part}.port={port}" for part, port in zip(_PARTS, self._ports, strict=True)]
@@ -213,7 +168,7 @@ class SeaweedFS:
             "-master.heartbeatInterval=50ms",
         ]
 
-    def _takes_a_put(self) -> bool:
+    def _is_ready(self) -> bool:
         client = self.endpoint.client(_PROBE_TIMEOUT_S)
         try:
             if not client.bucket_exists(_PROBE_BUCKET):
@@ -254,11 +209,6 @@ class SeaweedFS:
     def _remove_sockets(self) -> None:
         for path in self.sockets():
             path.unlink(missing_ok=True)
-
-    def _started(self) -> ChildProcess:
-        if self._process is None:
-            raise RuntimeError("SeaweedFS was never started")
-        return self._process
 
 
 def _weed() -> Path:

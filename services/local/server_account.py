@@ -46,10 +46,10 @@ def _unused_uid() -> int:
 
 def _uids_of(process: psutil.Process) -> tuple[int, ...]:
     try:
-        found = process.uids()
+        uids = process.uids()
     except psutil.Error:
         return ()
-    return found.real, found.effective, found.saved
+    return uids.real, uids.effective, uids.saved
 
 
 def _has_entry(uid: int) -> bool:

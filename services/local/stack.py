@@ -3,15 +3,16 @@
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from services.common.secret_variables import is_private
@@ -34,13 +35,7 @@ from services.local.data_directory import (
     write_state,
 )
 from services.local.postgres import EmbeddedPostgres
-from services.local.process import (
-    LOOPBACK,
-    ChildProcess,
-    HeldPorts,
-    ProcessError,
-    start_on_free_ports,
-)
+from services.local.process import LOOPBACK, ChildProcess, ProcessError, ServerProcess, last_error
 from services.local.seaweedfs import S3Endpoint, S3Server, SeaweedFS
 from services.local.stack_tls import StackTls
 
@@ -56,6 +51,14 @@ glibc returns large blocks when they are freed, and keeps few others. By default
 them, in an arena per thread: eight copies at once hold several times the memory in use. gRPC logs
 only its own errors. By default it logs a line for each failed handshake, which anyone can cause.
 """
+
+MAX_RESTARTS = 3
+RESTARTS_WITHIN_S = 120.0
+"""A part that ends by itself is started again so often within so long."""
+
+_FIRST_START_MIB = 150
+_RESERVE_MIB = 32
+"""What a first start writes, and what running needs at least."""
 
 _CONSUMERS = "RLM_CONSUMER_LISTEN_ADDRESS"
 _PREFIXES = {"rsm": "RSM_", "rlmm": "RLMM_", "rlm": "RLM_"}
@@ -80,11 +83,11 @@ def rsm_settings(
 
 def with_key_files(settings: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Move RSM's S3 keys into files; return settings that name the files."""
-    kept = {**settings, "RSM_CREDENTIALS": "files"}
+    moved = {**settings, "RSM_CREDENTIALS": "files"}
     for name in ("RSM_ACCESS_KEY", "RSM_SECRET_KEY"):
         file = directory / f"s3-{name.removeprefix('RSM_').replace('_', '-').lower()}"
-        kept[f"{name}_FILE"] = str(write_secret(file, kept.pop(name)))
-    return kept
+        moved[f"{name}_FILE"] = str(write_secret(file, moved.pop(name)))
+    return moved
 
 
 def rlmm_settings(database_url: str) -> dict[str, str]:
@@ -142,11 +145,10 @@ def own_environment(settings: Mapping[str, str]) -> dict[str, str]:
     A variable that was meant for another RSM never reaches the embedded one, and no secret of this
     shell reaches any service.
     """
-    kept = {name: value for name, value in os.environ.items() if not is_private(name)}
-    return {**PROCESS_VARIABLES, **kept, **settings}
+    inherited = {name: value for name, value in os.environ.items() if not is_private(name)}
+    return {**PROCESS_VARIABLES, **inherited, **settings}
 
 
-_START_TIMEOUT_MS = 180_000
 _COMMAND_TIMEOUT_S = 300.0
 _PRIVATE_MODE = 0o700
 
@@ -162,11 +164,10 @@ class Announcement:
     tokens: str = ""
 
 
-class ServiceProcess:
-    """Run `python -m services.<name>` on loopback ports that stay the same over restarts.
+class ServiceProcess(ServerProcess):
+    """Run `python -m services.<name>` on loopback ports that stay the same over restarts."""
 
-    Not thread-safe.
-    """
+    _START_TIMEOUT_MS = 180_000
 
     def __init__(
         self,
@@ -183,21 +184,14 @@ class ServiceProcess:
             command: replaces the service's command line.
             more_addresses: names of settings that get a port each, besides the usual three.
         """
+        super().__init__(3 + len(more_addresses), directory / f"{name}.ports")
         self._name = name
         self._more_addresses = more_addresses
         self._settings = settings
+        self._settings_of_start: Mapping[str, str] = {}
         self._directory = directory
         self._command = command or [sys.executable, "-m", f"services.{name}"]
-        self._ports: Sequence[int] = ()
-        self._held_ports: HeldPorts | None = None
-        self._process: ChildProcess | None = None
         self._announcement: Announcement | None = None
-
-    @property
-    def process(self) -> ChildProcess:
-        if self._process is None:
-            raise ProcessError(f"{self._name} was never started")
-        return self._process
 
     @property
     def announcement(self) -> Announcement:
@@ -219,41 +213,20 @@ class ServiceProcess:
         """Start the service and wait until it is ready; `settings` apply to this start only.
 
         Raises:
-            ProcessError: the service ended or was not ready in time; has the end of its log.
+            ProcessError: the service ended or was not ready in time.
         """
-        extra = settings or {}
+        self._settings_of_start = settings or {}
         self._directory.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_MODE)
-        if self._ports:
-            self._start_on(self._ports, extra)
-        else:
-            self._held_ports = start_on_free_ports(
-                3 + len(self._more_addresses),
-                lambda ports: self._start_on(ports, extra),
-                self._directory / f"{self._name}.ports",
-            )
+        super().start()
 
-    def stop(self) -> None:
-        """Send SIGTERM: the service finishes its calls first."""
-        self.process.stop()
-
-    def kill(self) -> None:
-        self.process.kill()
-
-    def is_running(self) -> bool:
-        return self.process.is_running()
-
-    def _start_on(self, ports: Sequence[int], extra: Mapping[str, str]) -> None:
-        self._ports = ports
-        listening = listen_settings(self._name, ports[:3], LOOPBACK)
+    def _program(self) -> ChildProcess:
+        listening = listen_settings(self._name, self._ports[:3], LOOPBACK)
         more = {name: self.listen_address(name) for name in self._more_addresses}
-        settings = {**self._settings, **listening, **more, **extra}
+        settings = {**self._settings, **listening, **more, **self._settings_of_start}
         settings |= transport_settings(self._name, settings)
-        environment = own_environment(settings)
-        self._process = ChildProcess(self._name, self._command, self._directory, environment)
-        self._process.start()
-        self._process.wait_until_ready(self._is_announced, _START_TIMEOUT_MS)
+        return ChildProcess(self._name, self._command, self._directory, own_environment(settings))
 
-    def _is_announced(self) -> bool:
+    def _is_ready(self) -> bool:
         line, end, _ = self.process.stdout_path.read_text().partition("\n")
         if not end:
             return False
@@ -265,7 +238,7 @@ def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
     """Run a command of the project to its end and return its stdout.
 
     Raises:
-        ProcessError: the command failed; has its stderr.
+        ProcessError: the command failed; has its last error.
     """
     done = subprocess.run(
         command,
@@ -279,7 +252,7 @@ def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
     )
     if done.returncode != 0:
         what = " ".join(command[1:])
-        raise ProcessError(f"{what} ended with {done.returncode}:\n{done.stderr.strip()}")
+        raise ProcessError(f"{what} ended with {done.returncode}: {last_error(done.stderr)}")
     return done.stdout
 
 
@@ -296,18 +269,36 @@ READER = "sediment_reader"
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
 """Command that runs with RLMM's settings before RLMM starts; prints the deployment's id."""
 
-MAX_RESTARTS = 3
-"""How often each part that ends by itself is started again."""
-
 NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
 
 
 class _Part(Protocol):
+    @property
+    def process(self) -> ChildProcess: ...
+
     def is_running(self) -> bool: ...
 
     def kill(self) -> None: ...
 
     def start(self) -> None: ...
+
+
+def _free_mib(directory: Path) -> int:
+    return shutil.disk_usage(directory).free // (1024 * 1024)
+
+
+def _require_room(directory: Path, needed_mib: int, why: str = "") -> None:
+    free_mib = _free_mib(directory)
+    if free_mib < needed_mib:
+        raise ProcessError(
+            f"no space left on {directory} ({free_mib} MiB free; `sediment up` needs {needed_mib} "
+            f"MiB); free some, or choose another --data-dir{why}"
+        )
+
+
+def is_too_often(ends: Sequence[float]) -> bool:
+    """Return whether a part that ended at these times, in seconds, is not to be started again."""
+    return len(ends) > MAX_RESTARTS and ends[-1] - ends[-1 - MAX_RESTARTS] <= RESTARTS_WITHIN_S
 
 
 class EmbeddedStack:
@@ -353,7 +344,9 @@ class EmbeddedStack:
         self._tls: StackTls | None = None
         self._cleanup = ExitStack()
         self._database_password = secrets.token_urlsafe(18)
-        self._restarts = Counter[str]()
+        self._ends = defaultdict[str, list[float]](list)
+        self._has_room = True
+        self._deployment_id = ""
         self.services: dict[str, ServiceProcess] = {}
         self.postgres = EmbeddedPostgres(self._directory / POSTGRES)
         self.s3: S3Server = s3 or SeaweedFS(self._directory / S3)
@@ -382,13 +375,14 @@ class EmbeddedStack:
             s3_region=s3.region,
             s3_bucket=BUCKET,
             s3_prefix=PREFIX,
+            deployment_id=self._deployment_id,
             database_url=self._database_url(),
             credentials_file=str(self._directory / CREDENTIALS),
             data_directory=str(self._directory),
             tls_ca=str(self._tls.ca) if self._tls else "",
             tls_certificate=str(self._tls.operator.certificate) if self._tls else "",
             tls_key=str(self._tls.operator.key) if self._tls else "",
-            pids={**pids, "postgres": self.postgres.pid, "s3": self.s3.pid},
+            pids={**pids, "postgres": self.postgres.pid, "s3": self.s3.process.pid},
         )
 
     @property
@@ -402,26 +396,36 @@ class EmbeddedStack:
     def _database_url(self, password: str = "") -> str:
         return f"postgresql+psycopg://{LOGIN}{password}@{LOOPBACK}:{self.postgres.port}/{DATABASE}"
 
-    def restart_ended(self) -> list[str]:
-        """Start the parts again that ended by themselves; return their names.
+    def watch(self) -> Iterator[str]:
+        """Start the parts again that ended by themselves; yield what a person should know.
 
         Raises:
-            ProcessError: a part ended once more than `MAX_RESTARTS`, or does not start.
+            ProcessError: a part ended too often, or does not start; or the disk is full.
         """
+        had_room, self._has_room = self._has_room, _free_mib(self._directory) >= _FIRST_START_MIB
+        if had_room and not self._has_room:
+            yield f"{self._directory} has only {_free_mib(self._directory)} MiB left; free some"
         parts: dict[str, _Part] = {"postgres": self.postgres, "s3": self.s3, **self.services}
-        ended = [name for name, part in parts.items() if not part.is_running()]
-        for name in ended:
-            self._restarts[name] += 1
-            if self._restarts[name] > MAX_RESTARTS:
-                raise ProcessError(
-                    f"{name} ended unexpectedly, after {MAX_RESTARTS} restarts; "
-                    f"see its log in {self._directory}"
-                )
-            parts[name].kill()  # what is left of it
-            parts[name].start()
-        if ended:
-            write_state(self._directory, self.endpoints)
-        return ended
+        with self._full_disk_named():
+            for name in [name for name, part in parts.items() if not part.is_running()]:
+                part, log = parts[name], parts[name].process.log_path
+                self._ends[name].append(time.monotonic())
+                if is_too_often(self._ends[name]):
+                    within = f"{MAX_RESTARTS} restarts within {RESTARTS_WITHIN_S:.0f} s"
+                    raise ProcessError(f"{name} ended unexpectedly, after {within}; see {log}")
+                part.kill()  # what is left of it
+                part.start()
+                write_state(self._directory, self.endpoints)
+                yield f"{name} ended unexpectedly and was started again; see {log}.1"
+
+    @contextmanager
+    def _full_disk_named(self) -> Iterator[None]:
+        """Name a full disk first, whatever failed because of it."""
+        try:
+            yield
+        except Exception as e:
+            _require_room(self._directory, _RESERVE_MIB, f": {e}")
+            raise
 
     def __enter__(self) -> Self:
         """Start every part and wait until all of them are ready.
@@ -433,19 +437,17 @@ class EmbeddedStack:
         check_apart(self._directory, self._log_dirs)
         with ExitStack() as cleanup:
             cleanup.enter_context(locked(self._directory, self._fresh))
-            self._start(cleanup)
-            write_credentials(self._directory, self.credentials)
-            write_state(self._directory, self.endpoints)
+            is_first = not (self._directory / POSTGRES / "data").exists()
+            _require_room(self._directory, _FIRST_START_MIB if is_first else _RESERVE_MIB)
+            with self._full_disk_named():
+                self._start(cleanup)
+                write_credentials(self._directory, self.credentials)
+                write_state(self._directory, self.endpoints)
             cleanup.callback(remove_state, self._directory)
             self._cleanup = cleanup.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._cleanup.close()
 
     def _start(self, cleanup: ExitStack) -> None:
@@ -498,7 +500,8 @@ class EmbeddedStack:
         # Not stop(), which takes 15 s: every writer has stopped by then.
         cleanup.callback(self.s3.kill)
         self.s3.endpoint.ensure_bucket(BUCKET)
-        settings = rsm_settings(self.s3.endpoint, BUCKET, PREFIX, deployment_id.result())
+        self._deployment_id = deployment_id.result()
+        settings = rsm_settings(self.s3.endpoint, BUCKET, PREFIX, self._deployment_id)
         settings = with_key_files(settings, self._directory / KEYS)
         self._start_service("rsm", settings, cleanup)
 
@@ -507,7 +510,6 @@ class EmbeddedStack:
         more = settings_of(name, self._settings)
         directory = self._directory / SERVICES
         directory.mkdir(mode=_PRIVATE_MODE, exist_ok=True)
-        directory.chmod(_PRIVATE_MODE)  # of a release before this one others could enter it
         addresses = self._rlm_addresses if name == "rlm" else ()
         service = ServiceProcess(
             name, {**settings, **tls, **more}, directory, more_addresses=addresses

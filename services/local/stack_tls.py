@@ -17,7 +17,8 @@ _POLICY = f"""\
 # Made by `sediment up --tls` at each start; docs/run/security.md describes the format.
 [[grant]]
 identities = ["{OPERATOR}"]
-roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin", "exporter", "keeper"]
+roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin", "exporter", "keeper",
+         "overrider"]
 topics = ["*"]
 
 [[grant]]

@@ -3,11 +3,9 @@
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct
-from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from crc32c import crc32c
@@ -29,6 +27,7 @@ _CRC_AT = 17
 CRC_COVERS_FROM = 21
 _MAGIC_AT = 16
 MAGIC = 2
+LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
@@ -76,12 +75,7 @@ class FileWindow:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._fd)
 
     @property
@@ -99,7 +93,7 @@ class FileWindow:
             at = 0
         return self._data[at : at + length]
 
-    def at_hand(self, position: int) -> memoryview:
+    def buffered(self, position: int) -> memoryview:
         """Return the bytes from `position` on that were read already; perhaps none."""
         at = position - self._start
         return self._data[at if at >= 0 else len(self._data) :]
@@ -207,6 +201,10 @@ class Batch(NamedTuple):
         return int.from_bytes(self.data[12:16], "big", signed=True)
 
     @property
+    def has_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & _TRANSACTIONAL)
 
@@ -234,7 +232,7 @@ class Claims(NamedTuple):
     def of(cls, segment: RemoteLogSegmentMetadata) -> Self:
         return cls(segment.end_offset, segment.segment_leader_epochs)
 
-    def hold(self, last_offset: int, base_offset: int, leader_epoch: int) -> bool:
+    def allow(self, last_offset: int, base_offset: int, leader_epoch: int) -> bool:
         """Return whether a batch agrees with them."""
         at = bisect_right(self.epochs, base_offset, key=_START) - 1
         is_of_epoch = at < 0 or self.epochs[at].leader_epoch == leader_epoch
@@ -310,7 +308,7 @@ def read_batch(
     if verify or attributes & _CONTROL:
         data = _whole(window, position, size, base, crc)
     last = base + last_delta
-    if not (next_offset <= base <= last and claims.hold(last, base, epoch)):
+    if not (next_offset <= base <= last and claims.allow(last, base, epoch)):
         reason = f"batch {base} to {last} of leader epoch {epoch}, expected {next_offset} next"
         if claims is not NO_CLAIMS:
             reason += f", and none beyond {claims.last_offset} or of another leader epoch"
@@ -358,40 +356,3 @@ def _no_header(data: memoryview, position: int, next_offset: int) -> BatchError:
 def _truncated(position: int, offset: int, have: int, need: int) -> BatchError:
     reason = f"batch cut off: {have} bytes of {need}"
     return BatchError(ProblemKind.TRUNCATED_BATCH, position, offset, reason, have)
-
-
-_CONTROL_KEY = Struct(">hh")
-
-
-class Marker(Enum):
-    """The control record that ends a transaction, by its type number."""
-
-    ABORT = 0
-    COMMIT = 1
-
-
-def control_marker(batch: Batch) -> Marker | None:
-    """Read the marker of a control batch; None for other kinds of control record."""
-    record = batch.data[HEADER_BYTES:]
-    _, at = _varint(record, 0)  # length of the record
-    at += 1  # attributes
-    _, at = _varint(record, at)  # timestamp delta
-    _, at = _varint(record, at)  # offset delta
-    key_length, at = _varint(record, at)
-    if key_length < _CONTROL_KEY.size or at + _CONTROL_KEY.size > len(record):
-        return None
-    _, number = _CONTROL_KEY.unpack_from(record, at)
-    return Marker(number) if number in (0, 1) else None
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the zig-zag number at `at` and its end; (0, end) if `at` is after the data."""
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    return (value >> 1) ^ -(value & 1), at

@@ -1,10 +1,11 @@
-"""Tell which batches a reader of committed records skips."""
+"""Find the batches that a reader of committed records skips."""
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from services.api.remote_log_manager import AbortedTransaction
-from services.records.batches import Batch, Marker, control_marker
+from services.records.batches import Batch
+from services.records.decode import Marker, control_marker
 
 
 class CommittedReader:

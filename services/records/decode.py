@@ -4,19 +4,24 @@
         print(record.offset, record.value)
 
 `batch` is verified (`services/records/batches.py`: `walk_batches` with verify=True, or `verified`).
-A reader of columns, such as a Spark job, gathers batches with `decode` into one RecordColumns, and
-makes an Arrow batch of its lists; one that finds the fields of many records at once asks for
-`decompressed` bytes, and calls `decode` for the batches that it does not understand.
+`columns.py` makes Arrow batches: it reads the fields of many records at once in `decompressed`
+bytes.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from enum import Enum
 from struct import Struct
 from typing import NamedTuple
 
 from services.api.validation import INT64_MAX
-from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflated
+from services.common.inflate import (
+    DEFAULT_LIMIT_BYTES,
+    Codec,
+    DamagedDataError,
+    InflatedTooLargeError,
+    inflated,
+)
 from services.records.batches import HEADER_BYTES, Batch
 
 MAX_RECORD_HEADERS = 10_000
@@ -25,11 +30,11 @@ MAX_RECORD_HEADERS = 10_000
 Header = tuple[str, bytes | None]
 
 _CODEC_BITS = 0x07
-_LOG_APPEND_TIME = 0x08
 _BASE_TIMESTAMP_AT = 27
 _COUNT_AT = 57
 _INT = Struct(">i")
 _LONG = Struct(">q")
+_CONTROL_KEY = Struct(">hh")
 _ROW_BYTES = 64
 _FEW_RECORDS = 1_000
 """So many records are decoded whatever the limit of bytes is."""
@@ -65,47 +70,6 @@ class DecodedRecord(NamedTuple):
     headers: tuple[Header, ...]
 
 
-@dataclass(slots=True)
-class RecordColumns:
-    """Decoded records, column by column.
-
-    Attributes:
-        timestamp_types: 0 for the producer's time, 1 for that of the broker.
-        headers: None for a record without any.
-    """
-
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    timestamps_ms: list[int] = field(default_factory=list)
-    timestamp_types: list[int] = field(default_factory=list)
-    headers: list[tuple[Header, ...] | None] = field(default_factory=list)
-    leader_epochs: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-
-def decode(batch: Batch, first: int, last: int, limit_bytes: int, into: RecordColumns) -> None:
-    """Append the records of a verified batch from offset `first` to `last`, both inclusive.
-
-    Raises:
-        UnreadableRecordsError: as `decompressed`, or they are not records.
-    """
-    _require_few_records(batch, limit_bytes)
-    before = len(into)
-    for record in records_of(batch, limit_bytes):
-        if first <= record.offset <= last:
-            into.offsets.append(record.offset)
-            into.timestamps_ms.append(record.timestamp_ms)
-            into.keys.append(record.key)
-            into.values.append(record.value)
-            into.headers.append(record.headers or None)
-    added = len(into) - before
-    into.timestamp_types += [int(_has_append_time(batch))] * added
-    into.leader_epochs += [batch.leader_epoch] * added
-
-
 def decompressed(batch: Batch, limit_bytes: int) -> bytes:
     """Return the records of a verified batch, not decoded.
 
@@ -116,8 +80,13 @@ def decompressed(batch: Batch, limit_bytes: int) -> bytes:
         UnreadableRecordsError: they have more, are damaged, or are so many that they take more when
             they are decoded.
     """
-    _require_few_records(batch, limit_bytes)
-    with _damage_named(batch, limit_bytes):
+    (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
+    most = max(limit_bytes // _ROW_BYTES, _FEW_RECORDS)
+    if count > most:
+        raise UnreadableRecordsError(
+            batch, f"has {count} records, of at most {most} for the limit of {limit_bytes} bytes"
+        )
+    with _naming_damage(batch, limit_bytes):
         return b"".join(_pieces(batch, limit_bytes))
 
 
@@ -135,7 +104,7 @@ def records_of(
             the damage were yielded.
     """
     (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
-    with _damage_named(batch, limit_bytes):
+    with _naming_damage(batch, limit_bytes):
         pieces = _pieces(batch, limit_bytes)
         data, at = b"" if piecewise else b"".join(pieces), 0
         for _ in range(count):
@@ -153,17 +122,36 @@ def records_of(
             raise DamagedDataError(f"{behind_bytes} bytes follow its {count} records")
 
 
-def _require_few_records(batch: Batch, limit_bytes: int) -> None:
-    (count,) = _INT.unpack_from(batch.data, _COUNT_AT)
-    most = max(limit_bytes // _ROW_BYTES, _FEW_RECORDS)
-    if count > most:
-        raise UnreadableRecordsError(
-            batch, f"has {count} records, of at most {most} for the limit of {limit_bytes} bytes"
-        )
+class Marker(Enum):
+    """The control record that ends a transaction, by its type number."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+def control_record(batch: Batch) -> DecodedRecord | None:
+    """Read the record of a control batch; None if it has none that can be read."""
+    try:
+        return next(records_of(batch, DEFAULT_LIMIT_BYTES, piecewise=True), None)
+    except UnreadableRecordsError:
+        return None
+
+
+def control_marker(batch: Batch) -> Marker | None:
+    """Read the marker of a control batch; None for other kinds of control record."""
+    return marker_of(control_record(batch))
+
+
+def marker_of(record: DecodedRecord | None) -> Marker | None:
+    """Return the marker that a control record is; None if it is another kind."""
+    if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
+        return None
+    _, number = _CONTROL_KEY.unpack_from(record.key)
+    return Marker(number) if number in (0, 1) else None
 
 
 @contextmanager
-def _damage_named(batch: Batch, limit_bytes: int) -> Iterator[None]:
+def _naming_damage(batch: Batch, limit_bytes: int) -> Iterator[None]:
     try:
         yield
     except InflatedTooLargeError as e:
@@ -196,10 +184,6 @@ def _filled(data: bytes, wanted_bytes: int, pieces: Iterator[bytes]) -> bytes:
     return b"".join(joined)
 
 
-def _has_append_time(batch: Batch) -> bool:
-    return bool(batch.attributes & _LOG_APPEND_TIME)
-
-
 def _record(batch: Batch, data: bytes, begin: int, end: int) -> DecodedRecord:
     """Decode the record from `begin`, behind its length, to `end`."""
     delta_ms, delta, at = _deltas(data, begin + 1)
@@ -215,7 +199,7 @@ def _record(batch: Batch, data: bytes, begin: int, end: int) -> DecodedRecord:
         at += 1
     if at != end:
         raise DamagedDataError(f"the record at offset {offset} has another length")
-    if _has_append_time(batch):
+    if batch.has_append_time:
         time_ms = batch.max_timestamp_ms
     else:
         time_ms = _LONG.unpack_from(batch.data, _BASE_TIMESTAMP_AT)[0] + delta_ms

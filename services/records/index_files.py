@@ -1,7 +1,7 @@
 """Read a segment's index files: offsets, times, aborted transactions, open transactions."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ ABORTED_TXN_BYTES = 34
 _ABORTED_TXN = Struct(">hqqqq")
 _PREFIX = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
+_COUNT = Struct(">i")
 _CRC_COVERS_FROM = 6
 _SNAPSHOT_VERSION = 1
 EMPTY_PRODUCER_SNAPSHOT = _PREFIX.pack(_SNAPSHOT_VERSION, crc32c(bytes(4)), 0)
@@ -39,13 +40,6 @@ class OffsetIndex:
         self._count = len(data) // OFFSET_ENTRY.size
         if segment_size_bytes is not None:
             _check_offset_index(data, segment_size_bytes)
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._data)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return (self.entry(number) for number in range(self._count))
@@ -78,8 +72,14 @@ def _check_offset_index(data: bytes, segment_size_bytes: int) -> None:
         raise ValueError(f"position {before[1]} in a segment of {segment_size_bytes} bytes")
 
 
-def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timestamp_ms: int) -> None:
+def check_time_index(
+    data: bytes, base_offset: int, end_offset: int, max_timestamp_ms: int | None = None
+) -> None:
     """Check a rolled segment's time index.
+
+    Args:
+        max_timestamp_ms: of the segment; None for a copy that a broker may have made, whose
+            timestamps may be repeated.
 
     Raises:
         ValueError: if an entry is incomplete, timestamps or offsets do not ascend, an offset is
@@ -87,14 +87,15 @@ def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timesta
     """
     if len(data) % TIME_ENTRY.size:
         raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
+    least_step_ms = 0 if max_timestamp_ms is None else 1
     before = (-1, 0)
     for timestamp, relative in TIME_ENTRY.iter_unpack(data):
-        if timestamp <= before[0] or relative < before[1]:
+        if timestamp < before[0] + least_step_ms or relative < before[1]:
             raise ValueError(f"entry {(timestamp, relative)} follows {before}")
         before = timestamp, relative
     if base_offset + before[1] > end_offset:
         raise ValueError(f"offset {base_offset + before[1]} is beyond the segment")
-    if before[0] != max_timestamp_ms:
+    if max_timestamp_ms is not None and before[0] != max_timestamp_ms:
         raise ValueError(f"ends at timestamp {before[0]}, the segment at {max_timestamp_ms}")
 
 
@@ -144,8 +145,35 @@ def parse_aborted_txns(data: bytes) -> list[AbortedTxn]:
     return entries
 
 
-def open_transactions(snapshot: bytes) -> dict[int, int]:
-    """Read the open transactions of a producer snapshot: first offset by producer id.
+class ProducerEntry(NamedTuple):
+    """A producer in a producer snapshot.
+
+    Attributes:
+        last_sequence, last_offset, offset_delta: of its last batch in this epoch; -1, -1 and 0 if
+            there is none.
+        coordinator_epoch: of its last transaction's end; -1 if there is none.
+        first_offset_of_transaction: of the open one; -1 if none is open.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    first_offset_of_transaction: int
+
+
+def producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """Write a producer snapshot. Source: ProducerStateManager.writeSnapshot."""
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = b"".join([_COUNT.pack(len(packed)), *packed])
+    return _PREFIX.pack(_SNAPSHOT_VERSION, crc32c(body), len(packed)) + body[_COUNT.size :]
+
+
+def producer_entries(snapshot: bytes) -> Iterator[ProducerEntry]:
+    """Read a producer snapshot, at once.
 
     Raises:
         ValueError: if the version or the CRC is wrong, or the count does not match the length.
@@ -159,5 +187,17 @@ def open_transactions(snapshot: bytes) -> dict[int, int]:
         raise ValueError("wrong CRC-32C")
     if len(snapshot) != _PREFIX.size + count * _ENTRY.size:
         raise ValueError(f"announces {count} producers in {len(snapshot)} bytes")
-    entries = _ENTRY.iter_unpack(snapshot[_PREFIX.size :])
-    return {producer: first for producer, *_, first in entries if first >= 0}
+    return map(ProducerEntry._make, _ENTRY.iter_unpack(snapshot[_PREFIX.size :]))
+
+
+def open_transactions(snapshot: bytes) -> dict[int, int]:
+    """Read the open transactions of a producer snapshot: first offset by producer id.
+
+    Raises:
+        ValueError: as producer_entries.
+    """
+    return {
+        entry.producer_id: entry.first_offset_of_transaction
+        for entry in producer_entries(snapshot)
+        if entry.first_offset_of_transaction >= 0
+    }

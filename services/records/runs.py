@@ -1,4 +1,4 @@
-"""Read the batches of a segment in runs: verified batches that lie one behind the other."""
+"""Read the batches of a segment in runs: verified batches that follow each other."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,17 +33,17 @@ Runs are gathered into answers of 1 MiB, which shorter runs fill better.
 IndexEntry = tuple[int, int]
 """An entry of an offset index: an offset, and the position of its batch."""
 
-TakesBatch = Callable[[int], bool]
-"""Count a batch of so many bytes if the reader still takes it."""
+AdmitBatch = Callable[[int], bool]
+"""Count a batch of so many bytes; return False if it exceeds what is left to the reader."""
 
 _HEADER = Struct(">qiibIhi")
 
 
 class RunWindow(Window, Protocol):
-    """A window that shows what it has in memory."""
+    """A window that buffers bytes."""
 
-    def at_hand(self, position: int) -> memoryview:
-        """Return the bytes from `position` on that nothing has to be read for; perhaps none."""
+    def buffered(self, position: int) -> memoryview:
+        """Return the buffered bytes from `position` on; perhaps none."""
         ...
 
 
@@ -95,18 +95,18 @@ def runs_from(
     segment: SegmentBytes,
     offset: int,
     entry: IndexEntry | None,
-    takes: TakesBatch,
+    admit: AdmitBatch,
     start: int = 0,
 ) -> Iterator[BatchRun]:
     """Read and verify the batches from the one that contains `offset` or follows it.
 
-    A run ends before bytes that have to be waited for.
+    A run ends before bytes that are not buffered yet.
 
     Args:
-        takes: called with a batch's size; the first False ends the read.
+        admit: called with a batch's size; the first False ends the read.
         entry: the greatest entry of the offset index at or below `offset`; if it does not point at
             its batch, the read starts at `start`.
-        start: the position of a batch that is not behind `offset`; above 0, that of a batch that
+        start: the position of a batch that is not after `offset`; above 0, that of a batch that
             does not begin before it.
 
     Raises:
@@ -115,18 +115,18 @@ def runs_from(
     window, end = segment.window, segment.end_position
     position, claims = start, segment.claims
     next_offset = offset if start else segment.base_offset
-    if entry is not None and _is_true(segment, entry):
+    if entry is not None and _points_at_batch(segment, entry):
         position, next_offset = entry[1], segment.base_offset
     while position < end:
         first = read_batch(window, position, end, next_offset, False, claims)
         position, next_offset = first.next_position, first.last_offset + 1
         if first.last_offset < offset:
             continue
-        if first.last_offset >= segment.end_offset or not takes(first.size_bytes):
+        if first.last_offset >= segment.end_offset or not admit(first.size_bytes):
             return
         data = verified(window, first).data
-        behind = window.at_hand(position)[: max(min(end - position, RUN_BYTES - len(data)), 0)]
-        more_bytes, next_offset, has_ended = _taken(behind, next_offset, segment, takes)
+        buffer = window.buffered(position)[: max(min(end - position, RUN_BYTES - len(data)), 0)]
+        more_bytes, next_offset, has_ended = _admitted(buffer, next_offset, segment, admit)
         if more_bytes:
             data = window.read(first.position, first.size_bytes + more_bytes)
             position += more_bytes
@@ -135,14 +135,14 @@ def runs_from(
             return
 
 
-def _taken(
-    data: memoryview, next_offset: int, segment: SegmentBytes, takes: TakesBatch
+def _admitted(
+    data: memoryview, next_offset: int, segment: SegmentBytes, admit: AdmitBatch
 ) -> tuple[int, int, bool]:
-    """Verify the whole batches at the beginning of `data`.
+    """Verify and count the whole batches at the beginning of `data`.
 
     Returns:
-        Their bytes, the offset after them, and whether the reader does not take the next one. They
-        end before a batch with anything wrong, which read_batch describes if it is read alone.
+        Their bytes, the offset after them, and whether the next one is not admitted. They end
+        before a batch with anything wrong, which read_batch describes if it is read alone.
     """
     at = 0
     while at + HEADER_BYTES <= len(data):
@@ -151,17 +151,17 @@ def _taken(
         is_sound = magic == MAGIC and size >= HEADER_BYTES and next_offset <= base <= last
         if not is_sound or at + size > len(data) or last >= segment.end_offset:
             break
-        if not segment.claims.hold(last, base, epoch):
+        if not segment.claims.allow(last, base, epoch):
             break
         if crc32c(data[at + CRC_COVERS_FROM : at + size]) != crc:
             break
-        if not takes(size):
+        if not admit(size):
             return at, next_offset, True
         at, next_offset = at + size, last + 1
     return at, next_offset, False
 
 
-def _is_true(segment: SegmentBytes, entry: IndexEntry) -> bool:
+def _points_at_batch(segment: SegmentBytes, entry: IndexEntry) -> bool:
     last_offset, position = entry
     if not 0 <= position < segment.end_position:
         return False

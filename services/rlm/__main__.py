@@ -7,42 +7,30 @@ import grpc
 from prometheus_client import REGISTRY
 
 from services.api.errors import InvalidRequestError
+from services.common.addresses import split_address
 from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.common.fair_queue import QuotaLimit
 from services.common.log import configure_logging
 from services.common.reloaded_file import FileError
 from services.common.retry import Backoff
-from services.common.settings import split_address
 from services.rlm.collectors import LastSuccessCollector, PoolCollector, TopicCollector
-from services.rlm.consumers.listener import (
-    Anyone,
-    ConsumerLimits,
-    ConsumerListener,
-    Peers,
-    TlsPeers,
-)
+from services.rlm.consumers.listener import ConsumerLimits, ConsumerListener
 from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.index_files import IndexFileLimits
 from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.client import KafkaAdmin
-from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
+from services.rlm.kafka_log.log_dir import read_cluster_id
 from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.lanes import FIRST_RETRY_S
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.metrics import (
     DIRECT_READ_BYTES,
     DIRECT_READ_FAILURES,
-    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
-    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
-    POLL_SECONDS_SINCE_LAST_SUCCESS,
-    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
-    SECONDS_SINCE_LAST_SUCCESS,
 )
-from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import add_to_server
 from services.rlm.settings import RlmSettings
 from services.rpc.client.channel import open_channel
@@ -66,15 +54,7 @@ def main() -> None:
             RemoteStorageManagerClient(rsm, settings.rsm_address),
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
-        lanes = manager.lanes
-        for lane, gauge in (
-            (lanes.copies, SECONDS_SINCE_LAST_SUCCESS),
-            (lanes.expiration, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
-            (lanes.followers, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
-            (lanes.removal, REMOVAL_SECONDS_SINCE_LAST_SUCCESS),
-            (lanes.poll, POLL_SECONDS_SINCE_LAST_SUCCESS),
-        ):
-            REGISTRY.register(LastSuccessCollector(lane, gauge))
+        REGISTRY.register(LastSuccessCollector(manager.scheduler.lanes))
         REGISTRY.register(TopicCollector(manager.led_partitions))
         REGISTRY.register(PoolCollector(manager.scheduler.lanes, manager.tier_calls.queue))
         REGISTRY.register(manager.topic_counts)
@@ -118,19 +98,15 @@ def _open_channel(address: str, settings: RlmSettings) -> grpc.Channel:
 def _consumer_listener(
     settings: RlmSettings, manager: BrokerRemoteLogManager
 ) -> ConsumerListener | None:
-    """Listen for consumers, if the settings say so, with the transport and the policy of gRPC."""
+    """Listen for consumers, with gRPC's transport and policy; None without an address."""
     if settings.consumer_listen_address is None:
         return None
     advertised = settings.consumer_advertised_address
     try:
-        peers: Peers = Anyone()
-        if settings.has_tls:
-            access = SocketAccess(settings, "RemoteLogManager")
-            peers = TlsPeers(access.context, access.identity_of, access.may_call)
         return ConsumerListener(
             manager,
             split_address(settings.consumer_listen_address),
-            peers,
+            SocketAccess(settings, "RemoteLogManager") if settings.has_tls else None,
             max(manager.broker_id, 0),
             split_address(advertised) if advertised else None,
             ConsumerLimits(
@@ -166,6 +142,7 @@ def _build_manager(
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
         remover_interval_s=settings.remote_partition_remover_task_interval_ms / 1000,
         deletion_grace_ms=settings.deletion_grace_ms,
+        tiered_topics=settings.tiered_topics,
         backoff=Backoff(
             initial_s=FIRST_RETRY_S,
             max_s=settings.remote_log_manager_task_retry_backoff_max_ms / 1000,
@@ -202,7 +179,7 @@ def _build_manager(
             limits,
             source=settings.partition_source,
             logs=direct_reader(rsm) if settings.direct_reads else None,
-            cluster=_polled_cluster(settings),
+            cluster=_cluster(settings),
         )
     except LogDirError as e:
         raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
@@ -227,8 +204,8 @@ def _index_files(settings: RlmSettings) -> IndexFileLimits | None:
     )
 
 
-def _polled_cluster(settings: RlmSettings) -> PolledCluster | None:
-    if settings.partition_source is not PartitionSource.POLLER:
+def _cluster(settings: RlmSettings) -> PolledCluster | None:
+    if not settings.bootstrap_servers:
         return None
     registered_id = settings.cluster_id or read_cluster_id(settings.log_dirs)
     security = settings.kafka_security()

@@ -1,13 +1,16 @@
-"""Cache the cleanup policies of topics, from the cluster."""
+"""Find out the cleanup policies of topics, from the cluster or from the log directories."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 from uuid import UUID
 
 from services.api.ids import TopicIdPartition
+from services.common.quantities import counted
 from services.rlm.kafka_admin.cluster_view import (
     ClusterAdmin,
     ClusterUnreachableError,
@@ -15,6 +18,8 @@ from services.rlm.kafka_admin.cluster_view import (
     PolicyView,
     TopicView,
 )
+from services.rlm.kafka_log.checkpoints import CLEANER_OFFSETS, cleaner_offsets
+from services.rlm.kafka_log.partition_dir import LogFileError
 from services.rlm.scheduler import PassFailedError
 
 MAX_AGE_S = 300.0
@@ -24,7 +29,7 @@ UNUSED_AFTER_S = 3600.0
 """A policy that was not used for so long is dropped."""
 
 _COMPACT = "compact"
-_NOT_YET = NoPolicy("not requested yet")
+_NOT_REQUESTED = NoPolicy("not requested yet")
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +43,45 @@ def is_awaited(policy: str | NoPolicy) -> bool:
     return isinstance(policy, NoPolicy) and not policy.is_refused
 
 
+class Policies(Protocol):
+    """The cleanup policies of topics."""
+
+    def of(self, name: TopicIdPartition) -> str | NoPolicy:
+        """Return the cleanup.policy of the partition's topic, without waiting."""
+        ...
+
+
+class CleanedLogs:
+    """Recognize compacted logs by what the log cleaner has written. Thread-safe.
+
+    A log that the cleaner has begun to clean is named in its directory's checkpoint, and stays
+    there when the topic's policy changes. For RLMs that have no cluster to ask.
+
+    Source: LogCleanerManager.
+    """
+
+    def __init__(self, log_dirs: Sequence[Path]) -> None:
+        self._lock = threading.Lock()
+        self._files = [cleaner_offsets(log_dir) for log_dir in log_dirs]
+
+    def of(self, name: TopicIdPartition) -> str | NoPolicy:
+        """Return a policy with compact for a log that was cleaned, "delete" for another one.
+
+        Without a checkpoint, or with a damaged one, nothing is known.
+        """
+        log = name.topic, name.partition
+        try:
+            with self._lock:
+                listed = [file.value() for file in self._files]
+        except LogFileError as e:
+            return NoPolicy(f"{e.path}: {e.reason}", is_refused=True)
+        if any(log in offsets for offsets in listed if offsets is not None):
+            return f"{_COMPACT}, as {CLEANER_OFFSETS} says"
+        if None in listed:
+            return NoPolicy(f"no {CLEANER_OFFSETS}", is_refused=True)
+        return "delete"
+
+
 @dataclass
 class _Topic:
     """The cache entry of one topic.
@@ -49,14 +93,14 @@ class _Topic:
     name: str
     used_s: float
     requested_s: float | None = None
-    policy: str | NoPolicy = _NOT_YET
+    policy: str | NoPolicy = _NOT_REQUESTED
 
 
 class CleanupPolicies:
     """Cache the policies of the topics that are in use. Thread-safe.
 
-    Policies are at most some minutes old; while the cluster does not answer, the last ones are
-    kept.
+    Policies are at most some minutes old; while the cluster does not answer, the last ones
+    stay.
 
     Args:
         registered_id: the id of the cluster; answers of another cluster are refused.
@@ -100,7 +144,8 @@ class CleanupPolicies:
         try:
             view = self._admin.cleanup_policies(set(due.values()))
         except ClusterUnreachableError as e:
-            raise PassFailedError(f"cannot read cleanup.policy of {len(due)} topics: {e}") from e
+            topics = counted(len(due), "topic")
+            raise PassFailedError(f"cannot read cleanup.policy of {topics}: {e}") from e
         if view.cluster.cluster_id != self._registered_id:
             raise PassFailedError(
                 f"RLM_BOOTSTRAP_SERVERS is of cluster {view.cluster.cluster_id}, RLM_LOG_DIRS of "
@@ -111,8 +156,8 @@ class CleanupPolicies:
         unknown = self._store(answers, now_s)
         if unknown:
             raise PassFailedError(
-                f"{len(unknown)} topics are not copied until their cleanup.policy is known; the "
-                f"first: {unknown[0]}"
+                f"the copies of {counted(len(unknown), 'topic')} wait until cleanup.policy is "
+                f"known; the first: {unknown[0]}"
             )
 
     def _due(self, now_s: float) -> dict[UUID, str]:
@@ -126,7 +171,7 @@ class CleanupPolicies:
             for topic_id, answer in answers.items():
                 topic = self._topics[topic_id]
                 topic.requested_s = now_s
-                topic.policy = _of_both(topic.policy, answer)
+                topic.policy = _merged(topic.policy, answer)
                 if isinstance(topic.policy, NoPolicy) and not topic.policy.is_refused:
                     unknown.append(f"{topic.name}: {topic.policy.reason}")
             # Only after an answer: without one, the last policies stay in use.
@@ -161,7 +206,7 @@ def _is_due(topic: _Topic, now_s: float) -> bool:
     return now_s - topic.requested_s >= max_age_s
 
 
-def _of_both(before: str | NoPolicy, answer: str | NoPolicy) -> str | NoPolicy:
+def _merged(before: str | NoPolicy, answer: str | NoPolicy) -> str | NoPolicy:
     """Choose the policy after an answer: the new one, else the last one, else a refusal."""
     if isinstance(answer, str) or isinstance(before, str):
         return answer if isinstance(answer, str) else before

@@ -13,7 +13,7 @@ from services.common.fair_queue import FairQueue
 from services.rlm.metrics import (
     LOCAL_RETENTION_SIZE_PERCENT,
     MAX_TOPICS,
-    PARTITIONS_HELD_BACK,
+    PARTITIONS_BLOCKED,
     REMOTE_COPY_LAG_BYTES,
     REMOTE_COPY_LAG_SECONDS,
     REMOTE_COPY_LAG_SEGMENTS,
@@ -28,16 +28,16 @@ from services.rlm.metrics import (
     SECONDS_SINCE_LAST_SUCCESS,
     SECONDS_UNTIL_LOCAL_DELETION,
     TASKS_IDLE_RATIO,
-    TopicGauge,
     TopicLabels,
+    TopicMetric,
 )
 from services.rlm.partition import Finishing, Partition
-from services.rlm.problem_log import holds_back
+from services.rlm.problem_log import blocks_copying
 from services.rlm.scheduler import Lane
 
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
-_COMBINED: Mapping[TopicGauge, Callable[[float, float], float]] = {
+_COMBINED: Mapping[TopicMetric, Callable[[float, float], float]] = {
     REMOTE_COPY_LAG_SECONDS: max,
     SECONDS_UNTIL_LOCAL_DELETION: min,
     RETENTION_SIZE_PERCENT: max,
@@ -46,7 +46,7 @@ _COMBINED: Mapping[TopicGauge, Callable[[float, float], float]] = {
 """How the values of several partitions under the same labels become one; others are added."""
 
 
-def _family(gauge: TopicGauge, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
+def _family(gauge: TopicMetric, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(gauge.name, gauge.meaning, labels=gauge.labels)
     for labels, value in values.items():
         family.add_metric(labels, value)
@@ -54,35 +54,28 @@ def _family(gauge: TopicGauge, values: Mapping[tuple[str, ...], float]) -> Gauge
 
 
 class LastSuccessCollector(Collector):
-    """Publish the time since the last successful pass of each task of a lane.
+    """Publish the time since the last successful pass of each task.
 
-    Of several tasks with the same labels, the longest time counts. A gauge with labels is of the
-    tasks of partitions only.
+    Of several tasks with the same labels, the longest time counts. A task that is of no partition
+    has neither topic nor number.
     """
 
-    def __init__(
-        self,
-        lane: Lane,
-        gauge: TopicGauge = SECONDS_SINCE_LAST_SUCCESS,
-        max_topics: int = MAX_TOPICS,
-    ) -> None:
-        self._lane = lane
-        self._gauge = gauge
+    def __init__(self, lanes: Sequence[Lane], max_topics: int = MAX_TOPICS) -> None:
+        self._lanes = lanes
         self._max_topics = max_topics
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         ages_s: dict[tuple[str, ...], float] = {}
-        topics = TopicLabels(self._max_topics)
-        for key, age_s in self._lane.seconds_since_last_success().items():
-            name = key.topic_id_partition if isinstance(key, Finishing) else key
-            if not self._gauge.labels:
-                labels: tuple[str, ...] = ()
-            elif isinstance(name, TopicIdPartition):
-                labels = topics.of_partition(name)
-            else:
-                continue
-            ages_s[labels] = max(age_s, ages_s.get(labels, 0.0))
-        yield _family(self._gauge, ages_s)
+        for lane in self._lanes:
+            topics = TopicLabels(self._max_topics)
+            for key, age_s in lane.seconds_since_last_success().items():
+                name = key.topic_id_partition if isinstance(key, Finishing) else key
+                of_task = ("", "")
+                if isinstance(name, TopicIdPartition):
+                    of_task = topics.of(name)
+                labels = lane.name, *of_task
+                ages_s[labels] = max(age_s, ages_s.get(labels, 0.0))
+        yield _family(SECONDS_SINCE_LAST_SUCCESS, ages_s)
 
 
 class PoolCollector(Collector):
@@ -120,9 +113,9 @@ class TopicCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         labels, now_ms = TopicLabels(self._max_topics), self._now_ms()
-        found: defaultdict[TopicGauge, dict[tuple[str, ...], float]] = defaultdict(dict)
+        found: defaultdict[TopicMetric, dict[tuple[str, ...], float]] = defaultdict(dict)
         for partition in self._led_partitions():
-            of_partition = labels.of_partition(partition.topic_id_partition)
+            of_partition = labels.of(partition.topic_id_partition)
             for gauge, value in _figures(partition, now_ms):
                 key, values = of_partition[: len(gauge.labels)], found[gauge]
                 combined = _COMBINED.get(gauge, float.__add__)
@@ -130,15 +123,15 @@ class TopicCollector(Collector):
         yield from (_family(gauge, values) for gauge, values in found.items())
 
 
-def _figures(partition: Partition, now_ms: int) -> Iterator[tuple[TopicGauge, float]]:
-    uncopied = partition.copy.uncopied
-    yield REMOTE_COPY_LAG_BYTES, uncopied.size_bytes
-    yield REMOTE_COPY_LAG_SEGMENTS, uncopied.segments
-    oldest_ms = uncopied.oldest_timestamp_ms
+def _figures(partition: Partition, now_ms: int) -> Iterator[tuple[TopicMetric, float]]:
+    lag = partition.copy.lag
+    yield REMOTE_COPY_LAG_BYTES, lag.size_bytes
+    yield REMOTE_COPY_LAG_SEGMENTS, lag.segments
+    oldest_ms = lag.oldest_timestamp_ms
     yield REMOTE_COPY_LAG_SECONDS, 0 if oldest_ms is None else max(now_ms - oldest_ms, 0) / 1000
-    if uncopied.deleted_at_ms is not None:
-        yield SECONDS_UNTIL_LOCAL_DELETION, (uncopied.deleted_at_ms - now_ms) / 1000
-    yield PARTITIONS_HELD_BACK, any(map(holds_back, partition.copy.problems))
+    if lag.deleted_at_ms is not None:
+        yield SECONDS_UNTIL_LOCAL_DELETION, (lag.deleted_at_ms - now_ms) / 1000
+    yield PARTITIONS_BLOCKED, any(map(blocks_copying, partition.copy.problems))
     tier = partition.tier.cached
     deleting = [segment for segment in tier.unfinished if segment.state is _DELETING]
     deleting_bytes = tier.deleting_bytes + sum(map(_size_bytes, deleting))

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from services.common import tracing
 from services.common.retry import Backoff
-from services.rlm.scheduler import Lane, Scheduler
+from services.rlm.scheduler import Scheduler
 
 FIRST_RETRY_S = 0.5
 """The wait after a task's first failure; it doubles up to the setting's maximum."""
@@ -26,24 +25,16 @@ def new_scheduler(backoff: Backoff, clock: Callable[[], float]) -> Scheduler:
     return Scheduler(backoff, clock, traced)
 
 
-@dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes of a process; the names of threads and metrics have those of `of`."""
+    """The lanes of a process; threads and metrics have the names that are given here.
 
-    copies: Lane
-    expiration: Lane
-    followers: Lane
-    reports: Lane
-    removal: Lane
-    poll: Lane
-    policies: Lane
-    scan: Lane
-    revisions: Lane
-    index_cache: Lane
+    Args:
+        copier_threads, expiration_threads, follower_threads: of these lanes; most others have one.
+        interval_s: between the runs of a task, seconds; the remover has its own.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         scheduler: Scheduler,
         *,
         copier_threads: int,
@@ -51,17 +42,15 @@ class Lanes:
         follower_threads: int,
         interval_s: float,
         remover_interval_s: float,
-    ) -> "Lanes":
+    ) -> None:
         lane = scheduler.lane
-        return cls(
-            copies=lane("copier", copier_threads, interval_s),
-            expiration=lane("expiration", expiration_threads, interval_s),
-            followers=lane("follower", follower_threads, interval_s),
-            reports=lane("reporter", 1, interval_s),
-            removal=lane("remover", _REMOVER_THREADS, remover_interval_s),
-            poll=lane("poller", 1, interval_s),
-            policies=lane("policies", 1, min(_POLICIES_INTERVAL_S, interval_s)),
-            scan=lane("scan", 1, interval_s),
-            revisions=lane("revisions", 1, interval_s),
-            index_cache=lane("index-cache", 1, interval_s),
-        )
+        self.copies = lane("copier", copier_threads, interval_s)
+        self.expiration = lane("expiration", expiration_threads, interval_s)
+        self.followers = lane("follower", follower_threads, interval_s)
+        self.reports = lane("reporter", 1, interval_s)
+        self.removal = lane("remover", _REMOVER_THREADS, remover_interval_s)
+        self.poll = lane("poller", 1, interval_s)
+        self.policies = lane("policies", 1, min(_POLICIES_INTERVAL_S, interval_s))
+        self.scan = lane("scan", 1, interval_s)
+        self.revisions = lane("revisions", 1, interval_s)
+        self.index_cache = lane("index-cache", 1, interval_s)

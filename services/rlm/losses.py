@@ -21,17 +21,17 @@ def lost_before_copy(
 
     Args:
         begins_at: the offset from which on all were to be copied: those below were once in the
-            tier (RaisedLogStart), or the log began there (LogBeginning); None if unknown.
+            tier (LogStartCause), or the log began there (LogBeginning); None if unknown.
     """
-    there = list(covered)
-    if begins_at is not None and not (there and there[0][0] < begins_at):
-        there.append((-1, begins_at - 1))
-    if log is not None and there:
-        there.append((log.segments[0].base_offset, INT64_MAX))
+    ranges = list(covered)
+    if begins_at is not None and not (ranges and ranges[0][0] < begins_at):
+        ranges.append((-1, begins_at - 1))
+    if log is not None and ranges:
+        ranges.append((log.segments[0].base_offset, INT64_MAX))
         deleted_before_offset = max(
             deleted_before_offset, log.removed_before_offset, log.awaited_log_start_offset
         )
-    gaps = OffsetRanges(there).gaps()
+    gaps = OffsetRanges(ranges).gaps()
     return [
         (max(first, deleted_before_offset), last)
         for first, last in gaps
@@ -56,12 +56,12 @@ def lost_ranges(
     """
     beginning = partition.tier.beginning.cached
 
-    def behind(raised_log_start: int) -> list[tuple[int, int]]:
+    def lost_from(raised_log_start: int) -> list[tuple[int, int]]:
         begins_at = raised_log_start or beginning
         return lost_before_copy(log, covered, tier.deleted_before_offset, begins_at)
 
-    lost = behind(tier.log_start_offset)
-    if lost == behind(0):
+    lost = lost_from(tier.log_start_offset)
+    if lost == lost_from(0):
         return lost
-    raised = partition.tier.raised_log_start
-    return behind(raised.refresh(tier) if refresh else raised.cached(tier))
+    cause = partition.tier.log_start_cause
+    return lost_from(cause.refresh(tier) if refresh else cause.cached(tier))

@@ -23,7 +23,7 @@ from services.api.lineage import Lineage
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
-    FoundOffset,
+    OffsetAnswer,
     OffsetQueries,
     RaisedLogStart,
     RecordsToDelete,
@@ -53,8 +53,8 @@ from services.api.topic_config import UNLIMITED
 from services.common.cancellation import Cancellation
 from services.common.fair_queue import FairQueue, QuotaLimit
 from services.common.retry import Backoff
-from services.rlm.cleanup_policies import CleanupPolicies
-from services.rlm.copy.rules import CopyLagDefaults, CopyRules
+from services.rlm.cleanup_policies import CleanedLogs, CleanupPolicies, Policies
+from services.rlm.copy.rules import EVERY_TOPIC, CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, token_after
 from services.rlm.fetch.reads import LogSource, ReadLimits, Reads
@@ -68,9 +68,10 @@ from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.snapshot import MAX_SEGMENTS
 from services.rlm.revisions import Revisions
-from services.rlm.roles.disabling import DisabledTopics
+from services.rlm.roles.disabled_topics import DisabledTopics
 from services.rlm.roles.partition_remover import RemotePartitionRemover
-from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
+from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource
+from services.rlm.roles.sources import StaticSource
 from services.rlm.roles.stopping import TierDeletion
 from services.rlm.tasks import PartitionTasks
 from services.rlm.topic_configs import TopicConfigs
@@ -78,14 +79,6 @@ from services.rlm.topic_configs import TopicConfigs
 RoleItem = TypeVar("RoleItem", LeadershipChange, StopPartition)
 _log = logging.getLogger(__name__)
 
-_SCAN = "scan of the log directories"
-_REPORTS = "reports of all partitions"
-_REVISIONS = "revisions of all partitions"
-_POLL = "poll of the cluster"
-_DISABLED = "topics that are disabled"
-_POLICIES = "cleanup policies"
-
-_INDEX_CACHE = "upkeep of the index cache"
 _STARTS_NOTHING = "drained: starting no copy and no deletion until that is cancelled, or a restart"
 _STARTS_AGAIN = "not drained any more: starting copies and deletions again"
 
@@ -109,6 +102,7 @@ class RlmLimits:
     metrics_max_topics: int = MAX_TOPICS
     copy_lag: CopyLagDefaults = field(default_factory=CopyLagDefaults)
     copy_quota: QuotaLimit = field(default_factory=QuotaLimit)
+    tiered_topics: tuple[str, ...] = ()
 
 
 class BrokerRemoteLogManager:
@@ -118,7 +112,8 @@ class BrokerRemoteLogManager:
 
     Args:
         source: the source of roles.
-        cluster: the cluster that source POLLER polls.
+        cluster: the cluster that source POLLER polls, and that any source asks for the cleanup
+            policies of topics; None: the log directories say which logs are compacted.
         logs: reads logs of the tier; None if `rsm` does.
 
     Raises:
@@ -166,11 +161,11 @@ class BrokerRemoteLogManager:
         self._rsm = rsm = self._reads.storage
         # Twice the interval, to tolerate one late poll, or a watch that ended.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
-        self._policies: CleanupPolicies | None = None
+        self._policies: Policies = CleanedLogs(log_dirs)
         if cluster is not None:
             self._policies = CleanupPolicies(cluster.admin, cluster.registered_id, clock)
         self.scheduler = new_scheduler(limits.backoff, clock)
-        self.lanes = Lanes.of(
+        self.lanes = Lanes(
             self.scheduler,
             copier_threads=limits.copier_threads,
             expiration_threads=limits.expiration_threads,
@@ -179,7 +174,8 @@ class BrokerRemoteLogManager:
             remover_interval_s=limits.remover_interval_s,
         )
         # Roles come only from answers of the registered cluster.
-        cluster_id = None if cluster is None else cluster.registered_id
+        self._polls = cluster is not None and source is PartitionSource.POLLER
+        cluster_id = cluster.registered_id if cluster is not None and self._polls else None
         self._roles = PartitionRoles(
             self._partition_tasks(limits, clock, now_ms),
             TierDeletion(rsm, rlmm, broker_id, self._reporter, now_ms),
@@ -200,22 +196,23 @@ class BrokerRemoteLogManager:
         self, cluster: PolledCluster | None, clock: Callable[[], float]
     ) -> None:
         lanes, has_logs = self.lanes, not self._directories.are_none
-        if cluster is not None:
+        if cluster is not None and self._polls:
             logs = None if has_logs else PolledLogs(cluster.admin, self._rlmm, self._rsm, clock)
             poller = ClusterPoller(cluster, self._directories, self._roles, self._rlmm, clock, logs)
-            lanes.poll.schedule(_POLL, poller.poll)
+            lanes.poll.schedule("poll of the cluster", poller.poll)
         if self._source is not PartitionSource.CALLBACKS:
-            disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
-            lanes.expiration.schedule(_DISABLED, disabled.disable_found)
-        if self._policies is not None:
-            lanes.policies.schedule(_POLICIES, self._policies.refresh)
+            disabled = DisabledTopics(self._roles, self._topic_configs, self._rlmm, self._stopping)
+            lanes.expiration.schedule("topics that are disabled", disabled.disable)
+        if isinstance(self._policies, CleanupPolicies):
+            lanes.policies.schedule("cleanup policies", self._policies.refresh)
         if has_logs:
-            lanes.scan.schedule(_SCAN, self._scan)
+            lanes.scan.schedule("scan of the log directories", self._scan)
             lanes.reports.schedule(
-                _REPORTS, lambda: self._reporter.report_all(self.led_partitions())
+                "reports of all partitions",
+                lambda: self._reporter.report_all(self.led_partitions()),
             )
-        lanes.revisions.schedule(_REVISIONS, self._follow_revisions)
-        lanes.index_cache.schedule(_INDEX_CACHE, self._reads.maintain)
+        lanes.revisions.schedule("revisions of all partitions", self._follow_revisions)
+        lanes.index_cache.schedule("upkeep of the index cache", self._reads.maintain)
 
     def _partition_tasks(
         self,
@@ -227,13 +224,13 @@ class BrokerRemoteLogManager:
         copier = SegmentCopier(rsm, rlmm, broker_id, now_ms, limits.copy)
         topic_configs = self._topic_configs
         # A cluster returns all of its topics, including those that are not tiered.
-        tiered_by_default = self._source is not PartitionSource.POLLER
+        every_topic = () if self._source is PartitionSource.POLLER else EVERY_TOPIC
         copy_rules = CopyRules(
             topic_configs,
             limits.copy_lag,
             limits.copy_quota.bucket("copies"),
             now_ms,
-            tiered_by_default,
+            limits.tiered_topics or every_topic,
             cleanup_policies=self._policies,
         )
         expiration = Expiration(
@@ -285,14 +282,14 @@ class BrokerRemoteLogManager:
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._reads.fetch(request)
 
-    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
+    def list_offsets(self, queries: OffsetQueries) -> list[OffsetAnswer]:
         return self._reads.list_offsets(queries)
 
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         return self._reads.offsets_for_leader_epochs(queries)
 
-    def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
-        return self._reads.delete_records(wanted)
+    def delete_records(self, requests: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+        return self._reads.delete_records(requests)
 
     def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
         return self._reads.build_remote_log_aux_state(query)
@@ -300,17 +297,17 @@ class BrokerRemoteLogManager:
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         self._require_callbacks()
         self._directories.scan_for([change.topic_id_partition for change in delta.changes])
-        return self._of_true_names(
+        return self._with_true_names(
             delta.changes, "changes", lambda valid: self._roles.apply(LeadershipDelta(valid))
         )
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
         self._require_callbacks()
-        return self._of_true_names(
+        return self._with_true_names(
             stops.partitions, "partitions", lambda valid: self._roles.stop(PartitionStops(valid))
         )
 
-    def _of_true_names(
+    def _with_true_names(
         self,
         items: tuple[RoleItem, ...],
         field: str,

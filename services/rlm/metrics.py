@@ -3,7 +3,6 @@
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -42,6 +41,25 @@ FETCH_THROTTLE_SECONDS = Histogram(
     "Time for which reads of the tier were refused by the fetch quota (Kafka: "
     "remote-fetch-throttle-time).",
     buckets=(0.1, 1, 10, 60, 600, 3600),
+)
+
+READ_SECONDS = Histogram(
+    "sediment_rlm_remote_read_seconds",
+    "Time of a read of the tier in the reader pool, its waits for slots, RLMM and RSM included "
+    "(Kafka: RemoteLogReaderFetchRateAndTimeMs).",
+    buckets=(0.001, 0.01, 0.1, 0.5, 1, 10, 60),
+)
+
+EXPIRED_FETCHES = Counter(
+    "sediment_rlm_expired_fetches",
+    "Partitions of fetches that the tier did not answer in time: the client asks again (Kafka: "
+    "DelayedRemoteFetchMetrics ExpiresPerSec).",
+)
+
+EXPIRED_LIST_OFFSETS = Counter(
+    "sediment_rlm_expired_list_offsets",
+    "Queries of ListOffsets and OffsetForLeaderEpoch that were not answered in time (Kafka: "
+    "DelayedRemoteListOffsetsMetrics ExpiresPerSec).",
 )
 
 COPIES_WAITING_FOR_RSM = Gauge(
@@ -158,129 +176,101 @@ _OF_TOPIC = ("topic",)
 _OF_PARTITION = ("topic", "partition")
 
 
-class TopicGauge(NamedTuple):
-    """A gauge that is computed at each scrape: its labels disappear with their partition."""
+class TopicMetric(NamedTuple):
+    """A gauge or a counter that is collected at each scrape: its labels end with their topic."""
 
     name: str
     meaning: str
     labels: tuple[str, ...] = _OF_TOPIC
 
 
-_SINCE_LAST_SUCCESS = (
-    "Time since a partition's last {} that did everything due; since the partition was found, if "
-    "there was none."
-)
-
-SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+SECONDS_SINCE_LAST_SUCCESS = TopicMetric(
     "sediment_rlm_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("copy pass"),
-    _OF_PARTITION,
+    "Time since the last pass of a task that did everything due; since the task was found, if "
+    "there was none. By pool: copier, expiration, follower and remover have a task for each "
+    "partition, poller has one for the cluster.",
+    ("pool", *_OF_PARTITION),
 )
 
-EXPIRATION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_expiration_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("retention pass"),
-    _OF_PARTITION,
-)
-
-FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_follower_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("refresh of a followed partition's tier state"),
-    _OF_PARTITION,
-)
-
-REMOVAL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_removal_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("removal step"),
-    _OF_PARTITION,
-)
-
-POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_poll_seconds_since_last_success",
-    "Time since the poller last read the cluster's leaders and applied all of them; since the "
-    "start, if it never did. Only with RLM_PARTITION_SOURCE=poller.",
-    (),
-)
-
-REMOTE_COPY_LAG_BYTES = TopicGauge(
+REMOTE_COPY_LAG_BYTES = TopicMetric(
     "sediment_rlm_remote_copy_lag_bytes",
     "Size of the rolled segments that are not in the tier yet (Kafka: RemoteCopyLagBytes).",
 )
 
-REMOTE_COPY_LAG_SEGMENTS = TopicGauge(
+REMOTE_COPY_LAG_SEGMENTS = TopicMetric(
     "sediment_rlm_remote_copy_lag_segments",
     "Rolled segments that are not in the tier yet (Kafka: RemoteCopyLagSegments).",
 )
 
-REMOTE_COPY_LAG_SECONDS = TopicGauge(
+REMOTE_COPY_LAG_SECONDS = TopicMetric(
     "sediment_rlm_remote_copy_lag_seconds",
     "Age of the newest record in the first rolled segment that is not in the tier yet; the "
     "highest of the topic's partitions. 0: everything is in the tier.",
 )
 
-SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
+SECONDS_UNTIL_LOCAL_DELETION = TopicMetric(
     "sediment_rlm_seconds_until_local_deletion",
     "Time until the broker's time-based retention deletes the first segment that is not in the "
     "tier yet; the lowest of the topic's partitions. Only if local.retention.ms is set for the "
     "topic and there is such a segment. Negative: the broker may delete it any moment.",
 )
 
-PARTITIONS_HELD_BACK = TopicGauge(
-    "sediment_rlm_partitions_held_back",
+PARTITIONS_BLOCKED = TopicMetric(
+    "sediment_rlm_partitions_blocked",
     "Partitions whose rolled segments are not copied until an operator repairs something: a file "
     "of the broker is missing, damaged or unreadable, or a copy was refused. The log names the "
     "problem when it is found; DescribePartitions shows it while it lasts.",
 )
 
-REMOTE_DELETE_LAG_BYTES = TopicGauge(
+REMOTE_DELETE_LAG_BYTES = TopicMetric(
     "sediment_rlm_remote_delete_lag_bytes",
     "Size of the segments whose deletion from the tier has begun but not finished (Kafka: "
     "RemoteDeleteLagBytes).",
 )
 
-REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
+REMOTE_DELETE_LAG_SEGMENTS = TopicMetric(
     "sediment_rlm_remote_delete_lag_segments",
     "Segments whose deletion from the tier has begun but not finished (Kafka: "
     "RemoteDeleteLagSegments).",
 )
 
-REMOTE_LOG_METADATA_COUNT = TopicGauge(
+REMOTE_LOG_METADATA_COUNT = TopicMetric(
     "sediment_rlm_remote_log_metadata_count",
     "Segments in RLMM, in any state (Kafka: RemoteLogMetadataCount).",
 )
 
-REMOTE_LOG_SIZE_BYTES = TopicGauge(
+REMOTE_LOG_SIZE_BYTES = TopicMetric(
     "sediment_rlm_remote_log_size_bytes",
     "Size of the segments in the tier, including those being deleted (Kafka: RemoteLogSizeBytes).",
 )
 
-REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
+REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicMetric(
     "sediment_rlm_remote_log_size_computation_seconds",
     "Duration of the latest listing of segments, from which their size is computed (Kafka: "
     "RemoteLogSizeComputationTime).",
 )
 
-TASKS_IDLE_RATIO = TopicGauge(
+TASKS_IDLE_RATIO = TopicMetric(
     "sediment_rlm_tasks_idle_ratio",
     "Share of a pool's threads that run no task, 0 to 1 (Kafka: "
     "RemoteLogManagerTasksAvgIdlePercent). If it stays at 0, tasks wait for threads.",
     ("pool",),
 )
 
-REMOTE_READER_IDLE_RATIO = TopicGauge(
+REMOTE_READER_IDLE_RATIO = TopicMetric(
     "sediment_rlm_remote_log_reader_idle_ratio",
     "Share of RLM_REMOTE_LOG_READER_THREADS that read nothing from the tier, 0 to 1 (Kafka: "
     "RemoteLogReaderAvgIdlePercent).",
     (),
 )
 
-REMOTE_READER_QUEUE_SIZE = TopicGauge(
+REMOTE_READER_QUEUE_SIZE = TopicMetric(
     "sediment_rlm_remote_log_reader_task_queue_size",
     "Reads of the tier that wait for a reader thread (Kafka: RemoteLogReaderTaskQueueSize).",
     (),
 )
 
-RETENTION_SIZE_PERCENT = TopicGauge(
+RETENTION_SIZE_PERCENT = TopicMetric(
     "sediment_rlm_retention_size_percent",
     "Size of a partition in percent of its retention.bytes: its data in the tier (each offset of "
     "its lineage once) and data that is only local (Kafka: RetentionSizeInPercent). Only if "
@@ -288,7 +278,7 @@ RETENTION_SIZE_PERCENT = TopicGauge(
     _OF_PARTITION,
 )
 
-LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
+LOCAL_RETENTION_SIZE_PERCENT = TopicMetric(
     "sediment_rlm_local_retention_size_percent",
     "Size of a partition's local log in percent of its local.retention.bytes, or of "
     "retention.bytes if that is not set (Kafka: LocalRetentionSizeInPercent). Only if one of them "
@@ -297,75 +287,68 @@ LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
 )
 
 
-class TopicCounter(NamedTuple):
-    """A counter of TopicCounts."""
-
-    name: str
-    meaning: str
-
-
-REMOTE_COPY_REQUESTS = TopicCounter(
+REMOTE_COPY_REQUESTS = TopicMetric(
     "sediment_rlm_remote_copy_requests",
     "Copies of segments that were started (Kafka: RemoteCopyRequestsPerSec).",
 )
 
-REMOTE_COPY_BYTES = TopicCounter(
+REMOTE_COPY_BYTES = TopicMetric(
     "sediment_rlm_remote_copy_bytes",
     "Bytes of logs in finished copies (Kafka: RemoteCopyBytesPerSec).",
 )
 
-REMOTE_COPY_ERRORS = TopicCounter(
+REMOTE_COPY_ERRORS = TopicMetric(
     "sediment_rlm_remote_copy_errors",
     "Copies that failed with an error that a retry does not solve (Kafka: RemoteCopyErrorsPerSec).",
 )
 
-REMOTE_COPY_RETRIABLE_ERRORS = TopicCounter(
+REMOTE_COPY_RETRIABLE_ERRORS = TopicMetric(
     "sediment_rlm_remote_copy_retriable_errors",
     "Copies that failed with a retriable error, for example while RSM or RLMM is away. Kafka "
     "does not count these.",
 )
 
-REMOTE_DELETE_REQUESTS = TopicCounter(
+REMOTE_DELETE_REQUESTS = TopicMetric(
     "sediment_rlm_remote_delete_requests",
     "Deletions of segments requested from RSM: by retention, after failed copies, and when "
     "tiering is disabled (Kafka: RemoteDeleteRequestsPerSec).",
 )
 
-REMOTE_DELETE_ERRORS = TopicCounter(
+REMOTE_DELETE_ERRORS = TopicMetric(
     "sediment_rlm_remote_delete_errors",
     "Deletions that RSM refused with an error that a retry does not solve (Kafka: "
     "RemoteDeleteErrorsPerSec).",
 )
 
-REMOTE_DELETE_RETRIABLE_ERRORS = TopicCounter(
+REMOTE_DELETE_RETRIABLE_ERRORS = TopicMetric(
     "sediment_rlm_remote_delete_retriable_errors",
     "Deletions that failed with a retriable error, for example while RSM is away. Kafka does not "
     "count these.",
 )
 
-REMOTE_FETCH_REQUESTS = TopicCounter(
+REMOTE_FETCH_REQUESTS = TopicMetric(
     "sediment_rlm_remote_fetch_requests",
     "Fetches of a partition that read from the tier, or failed to (Kafka: "
     "RemoteFetchRequestsPerSec).",
 )
 
-REMOTE_FETCH_BYTES = TopicCounter(
+REMOTE_FETCH_BYTES = TopicMetric(
     "sediment_rlm_remote_fetch_bytes",
     "Bytes of record batches served from the tier (Kafka: RemoteFetchBytesPerSec).",
 )
 
-REMOTE_FETCH_ERRORS = TopicCounter(
+REMOTE_FETCH_ERRORS = TopicMetric(
     "sediment_rlm_remote_fetch_errors",
     "Fetches of a partition that failed in the tier: RSM or RLMM was away, or an object was "
     "lost or damaged (Kafka: RemoteFetchErrorsPerSec). Not those that ran out of their wait.",
 )
 
-AUX_STATE_REQUESTS = TopicCounter(
+AUX_STATE_REQUESTS = TopicMetric(
     "sediment_rlm_build_remote_log_aux_state_requests",
     "States built for replicas, or tried (Kafka: BuildRemoteLogAuxStateRequestsPerSec).",
 )
 
-AUX_STATE_ERRORS = TopicCounter(
+AUX_STATE_ERRORS = TopicMetric(
     "sediment_rlm_build_remote_log_aux_state_errors",
     "States for replicas that were not built: the segment was not in the tier yet, RSM or RLMM was "
     "away, or an index was lost or damaged (Kafka: BuildRemoteLogAuxStateErrorsPerSec).",
@@ -394,22 +377,15 @@ class TopicLabels:
         self._max_topics = max_topics
         self._own: set[str] = set()
 
-    def of(self, topic: str) -> str:
-        """Return the topic, or OTHER_TOPICS if too many others were given before."""
-        if topic in self._own:
-            return topic
-        if len(self._own) >= self._max_topics:
-            return OTHER_TOPICS
-        self._own.add(topic)
-        return topic
-
-    def of_partition(self, name: TopicIdPartition) -> tuple[str, str]:
-        """Return the labels of a partition; without a number if its topic has no own label."""
-        topic = self.of(name.topic)
-        return topic, "" if topic == OTHER_TOPICS else str(name.partition)
+    def of(self, name: TopicIdPartition) -> tuple[str, str]:
+        """Return topic and number; OTHER_TOPICS without number after too many other topics."""
+        if name.topic not in self._own and len(self._own) >= self._max_topics:
+            return OTHER_TOPICS, ""
+        self._own.add(name.topic)
+        return name.topic, str(name.partition)
 
 
-_Counts = defaultdict[TopicCounter, int]
+_Counts = defaultdict[TopicMetric, int]
 
 
 class TopicCounts(Collector):
@@ -430,7 +406,7 @@ class TopicCounts(Collector):
         """Count the topic of a led partition from now on. Idempotent."""
         with self._lock:
             self._led.setdefault(name.topic, set()).add(name)
-            self._give_counters(name.topic)
+            self._count_apart(name.topic)
 
     def not_led(self, name: TopicIdPartition) -> None:
         """Drop the topic's counters after its last led partition. Idempotent."""
@@ -440,23 +416,17 @@ class TopicCounts(Collector):
             if not partitions:
                 self._led.pop(name.topic, None)
                 if self._counts.pop(name.topic, None) is not None:
-                    self._give_counters(*islice(self._without_counters(), 1))
+                    for topic in [each for each in self._led if each not in self._counts][:1]:
+                        self._count_apart(topic)
 
-    def _give_counters(self, *topics: str) -> None:
-        for topic in topics:
-            # OTHER_TOPICS is one of the counts.
-            if len(self._counts) <= self._max_topics:
-                self._counts.setdefault(topic, defaultdict(int))
+    def _count_apart(self, topic: str) -> None:
+        # OTHER_TOPICS is one of the counts.
+        if len(self._counts) <= self._max_topics:
+            self._counts.setdefault(topic, defaultdict(int))
 
-    def _without_counters(self) -> Iterator[str]:
-        return (topic for topic in self._led if topic not in self._counts)
-
-    def add(self, counter: TopicCounter, topic: str, more: int = 1) -> None:
+    def add(self, counter: TopicMetric, topic: str, more: int = 1) -> None:
         with self._lock:
-            counts = self._counts.get(topic)
-            if counts is None:
-                counts = self._counts[OTHER_TOPICS]
-            counts[counter] += more
+            self._counts.get(topic, self._counts[OTHER_TOPICS])[counter] += more
 
     def add_deletion(
         self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError | None
@@ -473,7 +443,7 @@ class TopicCounts(Collector):
         with self._lock:
             counts = {topic: dict(counts) for topic, counts in self._counts.items()}
         for counter in TOPIC_COUNTERS:
-            family = CounterMetricFamily(counter.name, counter.meaning, labels=_OF_TOPIC)
+            family = CounterMetricFamily(counter.name, counter.meaning, labels=counter.labels)
             for topic, of_topic in counts.items():
                 family.add_metric([topic], of_topic.get(counter, 0))
             yield family

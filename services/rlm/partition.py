@@ -21,6 +21,7 @@ from services.api.remote_log_manager import PartitionRole, Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import StoredTopicConfig
+from services.rlm.copy.rules import CopyRule, lagging_segments
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import PartitionDir
@@ -72,21 +73,22 @@ class NothingDue:
     """The state that a retention pass found when it had nothing to delete.
 
     Attributes:
-        revision, config_revision: of the partition and of its topic's settings.
+        revision: of the partition.
+        topic: the settings now, and those that must want a deletion too.
         until_s: when something may become due, on the monotonic clock; None if not before a
             revision changes.
         until_bytes: only-local bytes at which something may become due; None as for until_s.
     """
 
     revision: int
-    config_revision: int
+    topic: StoredTopicConfig
     until_s: float | None
     until_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Uncopied:
-    """The rolled segments that are not in the tier, for any reason.
+class Lag:
+    """The rolled segments that are not in the tier, for any reason: also blocked ones.
 
     Attributes:
         segments, size_bytes: their number, and the size of their logs.
@@ -108,11 +110,11 @@ class Uncopied:
         return self.oldest_timestamp_ms + self.local_retention_ms
 
 
-def uncopied_of(segments: Sequence[LocalSegment], local_retention_ms: int | None) -> Uncopied:
-    """Sum up the uncopied segments, given earliest first."""
+def lag_of(segments: Sequence[LocalSegment], local_retention_ms: int | None) -> Lag:
+    """Sum up the lagging segments, given earliest first."""
     oldest_ms = largest_timestamp_ms(segments[0]) if segments else None
     size_bytes = sum(segment.size_bytes for segment in segments)
-    return Uncopied(len(segments), size_bytes, oldest_ms, local_retention_ms)
+    return Lag(len(segments), size_bytes, oldest_ms, local_retention_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +182,20 @@ class CopyState:
         rebuilt: index files that were rebuilt; later passes do not read a copied segment again, so
             the newest hundred stay here.
         lost: offset ranges that the broker deleted before their copy, recorded or not.
-        uncopied: rolled segments that are not in the tier; zeros while copying is disabled.
-        blocked: why no pass copies the partition before its role changes or RLM restarts; None if
-            passes copy.
+        rule: of the latest pass.
+        counted: the tier that the lag was last counted by; None if it was not counted.
+        blocked_until_restart: why no pass copies the partition before its role changes or RLM
+            restarts; None if passes copy.
         problem_log: logs each problem once; called by tasks.py after each pass.
     """
 
     problems: tuple[Problem, ...] = ()
     rebuilt: list[Problem] = field(default_factory=list)
     lost: tuple[tuple[int, int], ...] = ()
-    uncopied: Uncopied = field(default_factory=Uncopied)
-    blocked: Problem | None = None
+    lag: Lag = field(default_factory=Lag)
+    rule: CopyRule = field(default_factory=CopyRule)
+    counted: Tier | None = None
+    blocked_until_restart: Problem | None = None
     problem_log: ProblemLog = field(default_factory=ProblemLog)
 
     def record(self, problems: tuple[Problem, ...]) -> None:
@@ -252,19 +257,37 @@ class Partition:
     def begin_role(self, leadership: Leadership) -> None:
         """Begin a role; drop the results of the previous role."""
         self.role.leadership = leadership
-        self.report.announced = self.copy.blocked = self.retention.nothing_due = None
-        self.copy.uncopied = Uncopied()
+        self.report.announced = self.copy.blocked_until_restart = self.retention.nothing_due = None
+        self.copy.lag, self.copy.counted = Lag(), None
 
-    def move_to(self, found: PartitionDir | None) -> None:
+    def lagging(self, log: LocalLog, tier: Tier) -> list[LocalSegment]:
+        """Return the lag of a log; none if another broker leads, or copying is disabled."""
+        has_lag = self.role.is_leader and self.copy.rule.has_lag
+        return lagging_segments(log, tier) if has_lag else []
+
+    def count_lag(self, log: LocalLog, tier: Tier) -> list[LocalSegment]:
+        """Count the lag, for metrics, sums and descriptions alike; return its segments."""
+        segments = self.lagging(log, tier)
+        self.copy.lag = lag_of(segments, self.copy.rule.local_retention_ms)
+        self.copy.counted = tier
+        return segments
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether the lag was counted by the tier as it is, as far as is known."""
+        tier = self.tier.cached
+        return tier.known is not None and self.copy.counted is tier and not self.tier.is_behind_poll
+
+    def move_to(self, folder: PartitionDir | None) -> None:
         """Use the folder that now has the log; None if there is none."""
         local = self.role.local
-        if found is None:
+        if folder is None:
             self.role.local = None
-        elif local is not None and local.found.path == found.path:
-            local.found = found  # its log start offset may have moved
+        elif local is not None and local.folder.path == folder.path:
+            local.folder = folder  # its log start offset may have moved
         else:
-            self.role.local = LocalPartition(found)
-            self.copy.blocked = self.retention.nothing_due = None
+            self.role.local = LocalPartition(folder)
+            self.copy.blocked_until_restart = self.retention.nothing_due = None
 
 
 def new_partition(
@@ -275,7 +298,7 @@ def new_partition(
     revisions: Revisions | None = None,
     cluster_id: str | None = None,
 ) -> Partition:
-    """Make a partition; if its log is here, this broker leads it until it takes a role."""
+    """Make a partition; if its log is here, this broker leads it until it has a role."""
     return Partition(
         topic_id_partition,
         RoleState(local, None if local is None else LED_BY_LOG, cluster_id),

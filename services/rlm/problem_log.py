@@ -7,7 +7,7 @@ from services.api.remote_log_manager import Problem, ProblemKind
 
 _log = logging.getLogger(__name__)
 
-_WHAT_TO_DO = {
+_HINTS = {
     ProblemKind.UNREADABLE: "let RLM's user read it, and check its disk",
     ProblemKind.PARTITION_METADATA_MISSING: "restart the broker, so that it writes the file again",
     ProblemKind.LEADER_EPOCHS_MISSING: "restore the file from a replica",
@@ -22,19 +22,19 @@ _LOGGED_ELSEWHERE = (
     ProblemKind.INDEX_REBUILT,
     ProblemKind.LOST_BEFORE_COPY,
     ProblemKind.STORE_UNAVAILABLE,
-    # Holds nothing back.
+    # Blocks nothing.
     ProblemKind.DELETED_AT_BROKER,
     ProblemKind.EARLIER_HISTORY,
 )
 
-_ENDS_BY_ITSELF = (
+_TRANSIENT = (
     ProblemKind.HIGH_WATERMARK_UNKNOWN,
     ProblemKind.PARTITION_METADATA_MISSING,
 )
 """A new partition has these problems for some seconds."""
 
 
-def holds_back(problem: Problem) -> bool:
+def blocks_copying(problem: Problem) -> bool:
     """Return whether copying waits until a person or the broker repairs something."""
     return problem.kind not in _LOGGED_ELSEWHERE
 
@@ -57,11 +57,11 @@ class ProblemLog:
 
         A problem that may end without intervention is logged if the second call finds it, too.
         """
-        now = {(p.kind, p.path, p.offset): p for p in problems if holds_back(p)}
+        now = {(p.kind, p.path, p.offset): p for p in problems if blocks_copying(p)}
         waits = frozenset(
             key
             for key, problem in now.items()
-            if problem.kind in _ENDS_BY_ITSELF and key not in self._logged | self._not_yet_logged
+            if problem.kind in _TRANSIENT and key not in self._logged | self._not_yet_logged
         )
         news = [now[key] for key in now if key not in self._logged | waits]
         self._logged, self._not_yet_logged = frozenset(now) - waits, waits
@@ -70,12 +70,12 @@ class ProblemLog:
 
 
 def _log_problem(where: object, problem: Problem) -> None:
-    hint = _WHAT_TO_DO.get(problem.kind)
+    hint = _HINTS.get(problem.kind)
     _log.warning(
         # Each kind has a limit of lines of its own.
         f"%s: copying has stopped, %d rolled segments wait: {problem.kind.value}: %s: %s%s",
         where,
-        problem.held_segments,
+        problem.blocked_segments,
         problem.path,
         problem.message,
         f"; {hint}" if hint else "",

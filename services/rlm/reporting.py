@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from services.api.calls import AtRevision
@@ -28,6 +28,9 @@ from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedEr
 from services.rlm.partition import DraftReport, Leadership, Partition, SentReport
 from services.rlm.tier import Tier
 
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
 
 def announce(
     rlmm: RemoteLogMetadataManager,
@@ -47,10 +50,6 @@ def announce(
     leaders, followers = (this, []) if leadership.is_leader else ([], this)
     rlmm.on_partition_leadership_changes(leaders, followers, broker_id, partition.role.cluster_id)
     partition.report.announced = role
-
-
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 
 class LineageUnknownError(Exception):
@@ -148,6 +147,7 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
         last_stable_offset=log.last_stable_offset,
         only_local_bytes=only_local_bytes,
         copied_through_offset=copied_through,
+        lag_bytes=sum(segment.size_bytes for segment in partition.lagging(log, tier)),
     )
 
 
@@ -170,10 +170,8 @@ def _only_local_bytes(log: LocalLog, copied_through_offset: int) -> int:
     return sum(s.size_bytes for s in log.segments if s.base_offset > copied_through_offset)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    partition: Partition
-    report: PartitionReport
+_Draft = tuple[Partition, PartitionReport]
+"""A report to number and to send."""
 
 
 def report_batches(items: Iterable[T], epochs_of: Callable[[T], int]) -> Iterator[list[T]]:
@@ -247,7 +245,7 @@ class Reporter:
             FencedLeaderEpochError: if another broker leads the partition.
             RemoteStorageError: if RLMM refused the report.
         """
-        (outcome,) = self._send([_Draft(partition, report)])
+        (outcome,) = self._send([(partition, report)])
         if isinstance(outcome, RemoteStorageError):
             raise outcome
         return outcome
@@ -263,16 +261,16 @@ class Reporter:
         Raises:
             RetriableRemoteStorageError: if RLMM or RSM is unreachable; not all were reported.
         """
-        drafts = self._worth_sending(sorted(partitions, key=_rsm_last))
-        for batch in report_batches(drafts, lambda draft: len(draft.report.lineage.entries)):
-            for draft, outcome in zip(batch, self._send(batch), strict=True):
-                name = draft.partition.topic_id_partition
+        drafts = self._due_drafts(sorted(partitions, key=_rsm_last))
+        for batch in report_batches(drafts, lambda draft: len(draft[1].lineage.entries)):
+            for (partition, _), outcome in zip(batch, self._send(batch), strict=True):
+                name = partition.topic_id_partition
                 if isinstance(outcome, ConcurrentUpdateError):
                     _log.info("%s: another process has reported; the next pass sends again", name)
                 elif isinstance(outcome, RemoteStorageError):
                     _log.warning("%s: RLMM refused the report: %s", name, outcome)
 
-    def _worth_sending(self, partitions: Iterable[Partition]) -> Iterator[_Draft]:
+    def _due_drafts(self, partitions: Iterable[Partition]) -> Iterator[_Draft]:
         for partition in partitions:
             try:
                 report = self._report_if_due(partition)
@@ -286,7 +284,7 @@ class Reporter:
                 )
                 continue
             if report is not None:
-                yield _Draft(partition, report)
+                yield partition, report
 
     def _report_if_due(self, partition: Partition) -> PartitionReport | None:
         tier, sent = partition.tier.cached, partition.report.sent
@@ -309,21 +307,20 @@ class Reporter:
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
         """Send reports once; return one outcome per report, in order."""
-        reports = [self._numbered(draft) for draft in drafts]
+        reports = [self._numbered(*draft) for draft in drafts]
         outcomes = self._rlmm.report_partition_state(reports)
-        for draft, report, outcome in zip(drafts, reports, outcomes, strict=True):
-            self._record_outcome(draft.partition, report, outcome)
+        for (partition, _), report, outcome in zip(drafts, reports, outcomes, strict=True):
+            self._record_outcome(partition, report, outcome)
         return outcomes
 
-    def _numbered(self, draft: _Draft) -> PartitionReport:
-        partition = draft.partition
+    def _numbered(self, partition: Partition, report: PartitionReport) -> PartitionReport:
         with self._lock:
             is_known = partition.report.number is not None
         stored = 0 if is_known else self._stored_number(partition)
         with self._lock:
             number = max(stored, partition.report.number or 0) + 1
             partition.report.number = number
-        return replace(draft.report, report_number=number)
+        return replace(report, report_number=number)
 
     def _stored_number(self, partition: Partition) -> int:
         try:

@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from itertools import islice
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_batches import MAX_REVISIONS
 from services.api.watches import MAX_WATCHED, WatchedPartition, WatchUpdate
+from services.common.batches import batches
 from services.rlm.metrics import REVISIONS_WATCHED
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Revisions:
         does, or when the partitions change. More than MAX_WATCHED partitions are always polled.
         """
         watch = self._watch
-        if watch is not None and watch.is_alive() and watch.requested == set(names):
+        if watch is not None and self.is_watching and watch.requested == set(names):
             return
         with self._lock:
             # An earlier watch must not overwrite what is polled now.
@@ -88,8 +88,7 @@ class Revisions:
         polled: dict[TopicIdPartition, int] = {}
         # The time before the first request: no answer is older.
         at_s = self._clock()
-        waiting = iter(names)
-        while batch := list(islice(waiting, MAX_REVISIONS)):
+        for batch in batches(names, MAX_REVISIONS):
             polled |= self._revisions_of(batch)
         with self._lock:
             self._known, self._at_s = polled, at_s
@@ -133,7 +132,7 @@ class Revisions:
         watch.start()
 
     def _read(self, watch: "_Watch") -> None:
-        """Read one watch until it fails or another one takes its place."""
+        """Read one watch until it fails or another one replaces it."""
         with self._lock:
             watched = [
                 WatchedPartition(name, *self._watched.get(name, ())) for name in watch.accepted

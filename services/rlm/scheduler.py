@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -12,7 +11,6 @@ from itertools import count
 
 from services.api.errors import RemoteStorageError
 from services.common.retry import Backoff
-from services.common.threads import end_without
 
 _FEW = 64
 
@@ -92,17 +90,10 @@ class _Entry:
     failures: int = 0
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of a task.
-
-    Attributes:
-        is_taken_back: the task waits again, and the thread that gets this run drops it.
-    """
-
     key: Hashable
     entry: _Entry
-    is_taken_back: bool = False
 
 
 class Scheduler:
@@ -135,9 +126,9 @@ class Scheduler:
 
     def lane(self, name: str, threads: int, interval_s: float) -> "Lane":
         """Add a lane, in which no task waits for a thread of another lane."""
-        made = Lane(self, name, threads, interval_s)
-        self.lanes.append(made)
-        return made
+        lane = Lane(self, name, threads, interval_s)
+        self.lanes.append(lane)
+        return lane
 
     def start(self) -> None:
         """Start due tasks in a thread until `stop`."""
@@ -153,8 +144,6 @@ class Scheduler:
         if self._ticker is not None:
             self._ticker.join(grace_s)
         idle = [lane.wait_idle(max(until_s - time.monotonic(), 0.0)) for lane in self.lanes]
-        for lane in self.lanes:
-            lane.close()
         return all(idle)
 
     @property
@@ -192,7 +181,6 @@ class Lane:
         self._clock = scheduler.clock
         self._threads = threads
         self._interval_s = interval_s
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._changed = threading.Condition(scheduler.lock)
         self._starts_from_s: float | None = None
         self._entries: dict[Hashable, _Entry] = {}
@@ -236,7 +224,7 @@ class Lane:
                 pass
 
     def pause(self) -> None:
-        """Start no more passes until `resume`; passes that run go on to their end."""
+        """Start no more passes until `resume`; running passes continue to their end."""
         with self._changed:
             self._paused = True
 
@@ -273,10 +261,6 @@ class Lane:
         """Return the share of threads that run no task, 0 to 1."""
         return 1 - len(self._running) / self._threads
 
-    def close(self) -> None:
-        """Run nothing more; running tasks continue to their end."""
-        self._pool.shutdown(wait=False)
-
     def until_next_s(self) -> float:
         """Return how long the ticker may sleep, seconds."""
         due_s = self._waiting.next_due_s()
@@ -297,12 +281,10 @@ class Lane:
             return run is not None and self._start_run(run)
 
     def _start_run(self, run: _Run) -> bool:
-        """Submit a run to the pool; return False if that failed."""
+        """Start a thread for a run; return False if that failed."""
         try:
-            self._pool.submit(self._work, run).add_done_callback(_require_end)
+            threading.Thread(target=self._work, args=(run,), name=self.name).start()
         except Exception as e:  # noqa: BLE001 - a boundary: no thread, or no memory, for now
-            # The pool has queued it nevertheless, for its next thread.
-            run.is_taken_back = True
             self._starts_from_s = self._clock() + _START_AGAIN_AFTER_S
             error = PassFailedError(f"no thread could be started: {e}")
             self._log_failure(run.key, error)
@@ -318,10 +300,8 @@ class Lane:
         self._running.add(key)
         return _Run(key, self._entries[key])
 
-    def _work(self, given: _Run) -> None:
-        """Run a task in a thread of the pool, then other due tasks until none is due."""
-        with self._changed:
-            run = None if given.is_taken_back else given
+    def _work(self, run: _Run | None) -> None:
+        """Run a task in this thread, then other due tasks until none is due."""
         while run is not None:
             result, error = None, None
             try:
@@ -366,11 +346,3 @@ class Lane:
             # A forgotten task may have been replaced by another one meanwhile.
             self._waiting.put(run.key, due_s if scheduled is entry else now)
         self._changed.notify_all()
-
-
-def _require_end(work: "Future[None]") -> None:
-    """End the process if a thread of the pool failed: its task would count as running for ever."""
-    error = work.exception()
-    if error is not None:
-        _log.error("a thread of tasks failed: %r", error, exc_info=error)
-        end_without("a task", error)

@@ -17,13 +17,13 @@ from services.rpc.converters.log import (
     epoch_query_from_proto,
     fetch_part_to_proto,
     fetch_request_from_proto,
-    found_offset_to_proto,
+    offset_answer_to_proto,
     offset_queries_from_proto,
     raised_to_proto,
     stops_from_proto,
 )
 from services.rpc.statuses import status_of_outcome
-from services.rpc.wire import replacing_handlers
+from services.rpc.wire import replace_handlers
 from services.rpc.wire_parts import part_to_wire, parts_handler
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
@@ -52,7 +52,7 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
         self, request: pb.ListOffsetsRequest, context: grpc.ServicerContext
     ) -> pb.ListOffsetsResponse:
         found = self._manager.list_offsets(offset_queries_from_proto(request))
-        return pb.ListOffsetsResponse(answers=map(found_offset_to_proto, found))
+        return pb.ListOffsetsResponse(answers=map(offset_answer_to_proto, found))
 
     def OffsetForLeaderEpoch(
         self, request: pb.OffsetForLeaderEpochRequest, context: grpc.ServicerContext
@@ -64,8 +64,8 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: grpc.ServicerContext
     ) -> pb.DeleteRecordsResponse:
-        wanted = items_from_proto(request.partitions, "partitions", deletion_from_proto)
-        raised = self._manager.delete_records(wanted)
+        requests = items_from_proto(request.partitions, "partitions", deletion_from_proto)
+        raised = self._manager.delete_records(requests)
         return pb.DeleteRecordsResponse(answers=map(raised_to_proto, raised))
 
     def BuildRemoteLogAuxState(
@@ -107,5 +107,6 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
 def add_to_server(manager: ReplicaService, server: grpc.Server) -> None:
     """Serve `manager`; the records of a fetch do not go through protobuf."""
     servicer = RemoteLogManagerServicer(manager)
-    generated = replacing_handlers(server, {"Fetch": parts_handler(servicer.fetch_parts)})
-    pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, generated)
+    pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
+    fetch = {"Fetch": parts_handler(servicer.fetch_parts)}
+    replace_handlers(server, "tieredstorage.v1.RemoteLogManager", fetch)

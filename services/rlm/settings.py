@@ -11,8 +11,6 @@ from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
 from services.common.settings import (
     Address,
-    OptionalAddress,
-    OptionalPath,
     ServiceSettings,
     Target,
 )
@@ -30,7 +28,7 @@ class RlmSettings(ServiceSettings):
         description="Target of RSM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."
     )
     rlmm_address: Target = Field(description="Target of RLMM, as of RSM.")
-    tls_server_ca_file: OptionalPath = Field(
+    tls_server_ca_file: Path | None = Field(
         default=None,
         description="PEM file with the authorities that sign the certificates of RSM and RLMM. "
         "Default: RLM_TLS_CLIENT_CA_FILE. RLM presents its own certificate to both.",
@@ -40,13 +38,13 @@ class RlmSettings(ServiceSettings):
         description="The broker's log directories, separated by commas (Kafka: log.dirs). RLM "
         "only reads them. If empty, RLM serves only what is in the tier.",
     )
-    consumer_listen_address: OptionalAddress = Field(
+    consumer_listen_address: Address | None = Field(
         default=None,
         description="Address to serve Kafka's own protocol on, read-only, to ordinary consumers, "
         "HOST:PORT. With TLS as gRPC: each needs a client certificate, and the policy holds. "
         "Default: none.",
     )
-    consumer_advertised_address: OptionalAddress = Field(
+    consumer_advertised_address: Address | None = Field(
         default=None,
         description="Address that consumers connect to, HOST:PORT (Kafka: advertised.listeners). "
         "Default: RLM_CONSUMER_LISTEN_ADDRESS.",
@@ -89,8 +87,15 @@ class RlmSettings(ServiceSettings):
     )
     bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = Field(
         default=(),
-        description="The brokers to which the poller connects first, HOST:PORT, separated by "
-        "commas (Kafka: bootstrap.servers).",
+        description="The brokers to which RLM connects first, HOST:PORT, separated by commas "
+        "(Kafka: bootstrap.servers): for the poller, and with every source for the cleanup.policy "
+        "of topics.",
+    )
+    tiered_topics: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Topics that are copied without remote.storage.enable: names and patterns "
+        "with *, separated by commas; those of one that begins with ! are not. Internal and "
+        "compacted topics never are. If empty: all, but with the poller none.",
     )
     cluster_id: str | None = Field(
         default=None,
@@ -109,25 +114,25 @@ class RlmSettings(ServiceSettings):
         default=None, description="SASL mechanism of the poller (Kafka: sasl.mechanism)."
     )
     kafka_username: str | None = Field(default=None, description="SASL user of the poller.")
-    kafka_password_file: OptionalPath = Field(
+    kafka_password_file: Path | None = Field(
         default=None, description="File with the password of that user; a final newline is ignored."
     )
-    kafka_ssl_ca_file: OptionalPath = Field(
+    kafka_ssl_ca_file: Path | None = Field(
         default=None,
         description="PEM file with the CAs that sign the brokers' certificates. If empty: the "
         "system's CAs.",
     )
-    kafka_ssl_certificate_file: OptionalPath = Field(
+    kafka_ssl_certificate_file: Path | None = Field(
         default=None,
         description="PEM file with the poller's client certificate and its chain. If empty: no "
         "client certificate.",
     )
-    kafka_ssl_key_file: OptionalPath = Field(
+    kafka_ssl_key_file: Path | None = Field(
         default=None,
         description="PEM file with the private key of that certificate. If empty: the key is in "
         "RLM_KAFKA_SSL_CERTIFICATE_FILE.",
     )
-    kafka_ssl_key_password_file: OptionalPath = Field(
+    kafka_ssl_key_password_file: Path | None = Field(
         default=None, description="File with the password of that key, if it has one."
     )
     deletion_confirm_ms: int = Field(
@@ -242,7 +247,7 @@ class RlmSettings(ServiceSettings):
     remote_log_index_cache_memory_bytes: int = Field(
         default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."
     )
-    remote_log_index_file_cache_dir: OptionalPath = Field(
+    remote_log_index_file_cache_dir: Path | None = Field(
         default=None,
         description="Directory that keeps indexes of remote segments in files across restarts. "
         "It must be on a local disk and outside of RLM_LOG_DIRS, and is created if missing. If "
@@ -321,16 +326,6 @@ class RlmSettings(ServiceSettings):
             )
         return self
 
-    @field_validator(
-        "cluster_id",
-        "kafka_sasl_mechanism",
-        "kafka_username",
-        mode="before",
-    )
-    @classmethod
-    def _none_is_given(cls, value: object) -> object:
-        return None if value == "" else value
-
     @model_validator(mode="after")
     def _connect_to_brokers_in_one_way(self) -> Self:
         self.kafka_security()
@@ -349,7 +344,7 @@ class RlmSettings(ServiceSettings):
             self.kafka_ssl_key_password_file,
         )
 
-    @field_validator("log_dirs", "bootstrap_servers", mode="before")
+    @field_validator("log_dirs", "bootstrap_servers", "tiered_topics", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):

@@ -8,6 +8,7 @@ from functools import partial
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.common.cancellation import Cancellation, Flag
+from services.common.quantities import counted
 from services.rlm.copy.report import Progress
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import SegmentCopier
@@ -75,7 +76,7 @@ class PartitionTasks:
             self.lanes.followers.schedule(name, partial(self._follow, partition))
 
     def end(self, name: TopicIdPartition, *, abandon_copy: bool = False) -> None:
-        """End the tasks of the partition's role. A running copy is finished, as KIP-405 says.
+        """End the tasks of the partition's role. A running copy is finished, as in KIP-405.
 
         Args:
             abandon_copy: abandon it, because the tier's data is to be deleted.
@@ -151,7 +152,7 @@ class PartitionTasks:
             for problem in report.recorded:
                 _log.warning("%s: %s", name, problem.message)
             if report.copied_segments:
-                _log.info("%s: copied %d segments", name, report.copied_segments)
+                _log.info("%s: copied %s", name, counted(report.copied_segments, "segment"))
             if report.more_after_s is not None:
                 if report.failure:
                     _log.warning("%s: %s", name, report.failure)
@@ -169,9 +170,9 @@ class PartitionTasks:
             report = task.run()
             if report.deleted_segments:
                 _log.info(
-                    "%s: retention deleted %d segments, %d bytes",
+                    "%s: retention deleted %s, %d bytes",
                     partition.topic_id_partition,
-                    report.deleted_segments,
+                    counted(report.deleted_segments, "segment"),
                     report.deleted_bytes,
                 )
             if report.failure:

@@ -1,6 +1,6 @@
 """Run the RLMM process: `python -m services.rlmm`."""
 
-import grpc
+from functools import partial
 
 from services.api.errors import InvalidRequestError
 from services.common.log import configure_logging
@@ -9,11 +9,10 @@ from services.rlmm.database.engine import create_database_engine
 from services.rlmm.database.metrics import publish_connections
 from services.rlmm.database.traced_statements import trace_statements
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.operations.runs import VerificationAges
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rlmm.operations.verification_ages import VerificationAges
+from services.rlmm.servicer import add_to_server
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server.server import Service, serve
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 
 def main() -> None:
@@ -37,15 +36,11 @@ def main() -> None:
         ages.stop()
         engine.dispose()
 
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(manager)
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
     name = "tieredstorage.v1.RemoteLogMetadataManager"
     service = Service(
         "rlmm",
         name,
-        add_to,
+        partial(add_to_server, manager),
         manager.check,
         close,
         watch_methods=[f"/{name}/WatchPartitions"],

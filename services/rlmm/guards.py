@@ -1,18 +1,15 @@
-"""Refuse changes that expectations, owners, a freeze, bounds or the state machine do not allow."""
+"""Refuse changes that expectations, holds, settings, bounds or the state machine forbid."""
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from uuid import UUID
 
-from sqlalchemy import Connection, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
-from services.api.calls import MutationContext, current_call
+from services.api.calls import MutationContext
 from services.api.errors import (
     ConcurrentUpdateError,
-    CorruptMetadataError,
     DeletionRefusedError,
     FencedLeaderEpochError,
     InvalidRequestError,
@@ -20,24 +17,23 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     SegmentAlreadyExistsError,
 )
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.operations import DeletionFreeze
+from services.api.holds import Hold, HoldKind, Mark, keeping_hold
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteState, SegmentTotals, totals_of_segment
 from services.api.segments import (
-    ExportPosition,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    export_that_keeps,
     predecessors,
 )
 from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
-from services.rlmm.database.rows import AnyRow, ms_of
-from services.rlmm.database.tables import NOW, DeploymentRow, PartitionRow, TopicRow
+from services.api.validation import INT64_MAX
+from services.rlmm.database.db import PARTITIONS, execute, key_of, key_values
+from services.rlmm.database.rows import AnyRow, holds_of, live_holds, ms_of
 
-_log = logging.getLogger(__name__)
-
-FROZEN_AT = select(DeploymentRow.frozen_at).scalar_subquery().label("frozen_at")
-"""When a rebuild froze all deletions; null if they are not frozen."""
+_OF_PARTITION = f"""
+    SELECT t.name, t.config, p.delete_state, {live_holds("p")} AS holds
+    FROM {PARTITIONS}
+    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s"""
 _BEING_REMOVED = (
     RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
     RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value,
@@ -46,6 +42,8 @@ _BEING_REMOVED = (
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+_DELETERS_OF_KEPT = (RetentionOwner.RLM, RetentionOwner.SWEEP)
+"""Who deletes the objects of kept segments. A broker only repeats what it has finished."""
 TOPIC_FIELD = "topic_id_partition.topic"
 COPY_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 COPY_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -64,8 +62,12 @@ class Partition:
     delete_state: str | None
     log_start_offset: int
     totals: SegmentTotals
-    exports: tuple[ExportPosition, ...] = ()
-    """Those whose leases lasted when the partition was locked."""
+    marked_bytes: int = 0
+    """Of finished segments that the batch marks for deletion."""
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        return self.topic_id, self.partition
 
     def move_totals(
         self,
@@ -76,6 +78,8 @@ class Partition:
         """Count a change of one segment's state; `before` is None for a new segment."""
         self.totals += totals_of_segment(after, size_bytes)
         self.totals -= totals_of_segment(before, size_bytes)
+        if before is COPY_FINISHED and after is DELETE_STARTED:
+            self.marked_bytes += max(size_bytes, 0)
 
 
 def require_owner_may_delete(
@@ -83,59 +87,48 @@ def require_owner_may_delete(
 ) -> None:
     """Refuse a deletion before anything is deleted; accept it if the partition is unknown.
 
+    A broker raises its own log start before it marks a segment, so any hold of the partition but an
+    export's refuses it.
+
     Raises:
         InvalidRequestError: the topic id has another name.
-        DeletionRefusedError: a rebuild or the topic's settings forbid the deletion.
+        DeletionRefusedError: a hold or the topic's settings forbid the deletion.
     """
-    found = connection.execute(
-        select(TopicRow.name, TopicRow.config, PartitionRow.delete_state, FROZEN_AT)
-        .join(PartitionRow, PartitionRow.topic_id == TopicRow.topic_id)
-        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition)
-    ).one_or_none()
-    if found is not None:
-        check_topic_name(tp, found.name)
-        check_not_frozen(found.name, found.frozen_at)
-        check_may_delete(found.name, topic_config(found.config), found.delete_state, owner)
+    row = execute(connection, _OF_PARTITION, key_values(key_of(tp))).fetchone()
+    if row is not None:
+        check_topic_name(tp, row.name)
+        where = f"topic {row.name}, partition {tp.partition}"
+        check_not_held(where, holds_of(row.holds), Mark.REMOVED_SEGMENT)
+        check_owner(row.name, topic_config(row.config), row.delete_state, owner)
 
 
-def check_may_delete(
+def check_owner(
     topic: str, config: TopicConfig, delete_state: str | None, caller: RetentionOwner | None
 ) -> None:
-    """Raise DeletionRefusedError if the settings forbid `caller` to delete finished segments.
+    """Raise DeletionRefusedError if `caller` is not the retention owner of finished segments.
 
     Args:
         caller: None counts as the broker.
     """
-    _check_no_hold(topic, config)
     if delete_state in _BEING_REMOVED:
         return
     caller = caller or RetentionOwner.BROKER
     if config.retention_owner not in (None, caller):
         raise DeletionRefusedError(
             f"topic {topic}: sediment.retention.owner is {config.retention_owner.value}, "
-            f"not {caller.value}; only the owner may delete its segments"
-        )
-    if caller is RetentionOwner.SWEEP and config.sweep_paused:
-        raise DeletionRefusedError(
-            f"topic {topic}: sediment.sweep.paused is set; unset it to delete segments"
+            f"not {caller.value}; only the retention owner may delete"
         )
 
 
-def check_not_frozen(topic: str, frozen_at: datetime | None) -> None:
-    """Raise DeletionRefusedError if a rebuild has frozen deletions."""
-    if frozen_at is not None:
-        raise DeletionRefusedError(
-            f"topic {topic}: all deletions are frozen since "
-            f"{frozen_at.astimezone(UTC).isoformat(timespec='seconds')} for a rebuild; check its "
-            "report, then run `sediment db confirm-rebuild`"
-        )
+def check_not_held(tp: str, holds: Iterable[Hold], mark: Mark, *offsets: int) -> None:
+    """Raise DeletionRefusedError, naming the hold, if one keeps what is to be deleted.
 
-
-def _check_no_hold(topic: str, config: TopicConfig) -> None:
-    if config.hold:
-        raise DeletionRefusedError(
-            f"topic {topic}: sediment.hold is set; unset it to delete segments"
-        )
+    Args:
+        offsets: see keeping_hold.
+    """
+    hold = keeping_hold(holds, mark, *offsets)
+    if hold is not None:
+        raise DeletionRefusedError(f"{tp}: {hold}; `{hold.how_to_end}` ends it")
 
 
 def check_topic_name(tp: TopicIdPartition, name: str, field: str = TOPIC_FIELD) -> None:
@@ -163,21 +156,15 @@ def removed_partition(tp: TopicIdPartition) -> InvalidStateTransitionError:
     )
 
 
-def is_older_leader(partition: Partition, broker_leader_epoch: int | None) -> bool:
-    highest = partition.highest_broker_leader_epoch
-    if broker_leader_epoch is None or highest is None:
-        return False
-    return broker_leader_epoch < highest
-
-
 def fence(partition: Partition, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
     highest = partition.highest_broker_leader_epoch
-    if is_older_leader(partition, broker_leader_epoch):
-        raise FencedLeaderEpochError(
-            f"broker leader epoch {broker_leader_epoch} is older than {highest} of partition {tp}; "
-            f"a later leader has changed {tp}. If {highest} is wrong, run `sediment partitions "
-            "reset-epoch`"
-        )
+    if broker_leader_epoch is None or highest is None or broker_leader_epoch >= highest:
+        return
+    raise FencedLeaderEpochError(
+        f"broker leader epoch {broker_leader_epoch} is older than {highest} of partition {tp}; a "
+        f"later leader has changed {tp}. If {highest} is wrong, run `sediment partitions "
+        "reset-epoch`"
+    )
 
 
 def raise_leader_epoch(partition: Partition, broker_leader_epoch: int | None) -> bool:
@@ -206,14 +193,22 @@ class LockedPartition:
         topic_name: str,
         topic: Callable[[], AnyRow],
         config: Callable[[], TopicConfig],
+        holds: Callable[[], tuple[Hold, ...]],
+        within_bound: Callable[..., None],
     ) -> None:
-        """Wrap a row; `topic` and `config` are read under the partition's lock."""
+        """Wrap a row; `topic`, `config` and `holds` are read under the partition's lock.
+
+        Args:
+            within_bound: DeletionBound.require, but for its connection.
+        """
         self.row = row
         self.topic_name = topic_name
         self.revision = row.revision
         self._revision_before_call = row.revision
         self._topic = topic
         self._config = config
+        self._holds = holds
+        self._within_bound = within_bound
 
     def begin_call(self) -> None:
         """Let another call begin, which expects the revision that the calls before it left."""
@@ -242,46 +237,73 @@ class LockedPartition:
                 f"revision {revision}, not {context.expected_config_revision}; read them again"
             )
 
-    def require_not_frozen(self) -> None:
-        """Raise DeletionRefusedError if a rebuild has frozen deletions."""
-        check_not_frozen(self.topic_name, self._topic().frozen_at)
+    def require_not_held(
+        self, mark: Mark, first_offset: int = 0, last_offset: int = INT64_MAX
+    ) -> None:
+        """Raise DeletionRefusedError, naming the hold, if one keeps what is to be deleted.
 
-    def require_frozen(self) -> None:
-        """Raise DeletionRefusedError unless a rebuild has frozen deletions."""
-        if self._topic().frozen_at is None:
-            raise DeletionRefusedError(
-                f"topic {self.topic_name}: a log start can be restored only while deletions are "
-                "frozen; run `sediment db rebuild --apply` first"
-            )
-
-    def require_may_delete(self, context: MutationContext) -> None:
-        """Raise DeletionRefusedError if a rebuild or the topic's settings forbid the deletion."""
-        self.require_not_frozen()
-        state, caller = self.row.delete_state, context.retention_owner
-        check_may_delete(self.topic_name, self._config(), state, caller)
-
-    def require_exported(self, end_offset: int) -> None:
-        """Raise DeletionRefusedError if an export has yet to read a segment with this end.
-
-        A partition that is being removed goes, whatever exports have read.
+        This is the one guard that every mark passes. It reads under the partition's lock, which
+        setting a hold takes too: once a hold is set, nothing that it keeps begins to go.
         """
         row = self.row
-        if row.delete_state in _BEING_REMOVED:
-            return
-        export = export_that_keeps(row.exports, end_offset, row.log_start_offset)
-        if export is not None:
+        if mark is Mark.SEGMENT and row.delete_state in _BEING_REMOVED:
+            mark = Mark.REMOVED_SEGMENT
+        tp = f"topic {self.topic_name}, partition {row.partition}"
+        start = row.log_start_offset
+        check_not_held(tp, self._holds(), mark, first_offset, last_offset, start)
+
+    def is_held(self, first_offset: int, last_offset: int) -> bool:
+        """Return whether a hold keeps a segment."""
+        holds, start = self._holds(), self.row.log_start_offset
+        return keeping_hold(holds, Mark.SEGMENT, first_offset, last_offset, start) is not None
+
+    def require_within_bound(self, size_bytes: int, *, marks: bool) -> None:
+        """Raise DeletionRefusedError if a day would delete too much; see DeletionBound.require."""
+        self._within_bound(self._topic(), size_bytes, marks=marks)
+
+    def require_owner(self, context: MutationContext) -> None:
+        """Raise DeletionRefusedError if another service than the context's owns retention."""
+        state, caller = self.row.delete_state, context.retention_owner
+        check_owner(self.topic_name, self._config(), state, caller)
+
+    def require_rebuild(self) -> None:
+        """Raise DeletionRefusedError unless a rebuild holds all topics."""
+        if all(hold.kind is not HoldKind.REBUILD for hold in self._holds()):
             raise DeletionRefusedError(
-                f"topic {self.topic_name}, partition {row.partition}: {export}; retry after that, "
-                "or end its lease with `sediment partitions release-export`"
+                f"topic {self.topic_name}: a log start can be restored only while a rebuild keeps "
+                "all topics; run `sediment db rebuild --apply` first"
             )
 
-    def is_kept(self) -> bool:
-        """Return whether no deletion may begin: the topic is on hold, or deletions are frozen."""
-        return self._config().hold or self._topic().frozen_at is not None
+    def kept_until_ms(self, context: MutationContext) -> int | None:
+        """Return until when the objects stay of a finished segment that is marked now.
 
-    def require_no_hold(self) -> None:
-        """Raise DeletionRefusedError if the topic is on hold."""
-        _check_no_hold(self.topic_name, self._config())
+        Returns:
+            None if the marker's own rules have delays: a broker deletes at once what its topic's
+            settings say.
+        """
+        grace_ms = self._config().delete_grace_ms
+        if context.retention_owner is not RetentionOwner.BROKER or not grace_ms:
+            return None
+        return ms_of(self._topic().read_at) + grace_ms
+
+    def may_forget_objects(self, stored: AnyRow, context: MutationContext) -> bool:
+        """Return whether the objects of a tombstone are kept no longer; False for a repeat.
+
+        Args:
+            stored: the segment's state and kept_until, and its id.
+
+        Raises:
+            DeletionRefusedError: they are to be kept for longer.
+        """
+        if stored.kept_until is None or context.retention_owner not in _DELETERS_OF_KEPT:
+            return False
+        if stored.kept_until > self._topic().read_at:
+            raise DeletionRefusedError(
+                f"topic {self.topic_name}, partition {self.row.partition}: the objects of segment "
+                f"{uuid_to_text(stored.segment_id)} are kept until "
+                f"{stored.kept_until.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}; delete them after that"
+            )
+        return True
 
 
 def may_move(
@@ -292,11 +314,11 @@ def may_move(
 ) -> bool:
     """Return whether a segment moves to its next state; False if it moved before.
 
-    A repeat passes no guard. Changes nothing.
+    A repeat passes no guard. Changes nothing but the count of the bound of a day.
 
     Args:
-        stored: the segment's state, end_offset, broker_id and custom_metadata, copy_leased and
-            copy_lease_until.
+        stored: the segment's state, offsets, segment_size_in_bytes, broker_id and custom_metadata,
+            copy_leased and copy_lease_until.
 
     Raises:
         InvalidStateTransitionError, SegmentAlreadyExistsError, FencedLeaderEpochError,
@@ -323,17 +345,18 @@ def may_move(
         fence(locked.row, segment_id.topic_id_partition, context.broker_leader_epoch)
     locked.require_expected(context)
     if target is DELETE_STARTED:
-        # What looks like a failed copy may have finished after the backup of a restored database.
-        locked.require_not_frozen()
+        mark = Mark.SEGMENT if present is COPY_FINISHED else Mark.FAILED_COPY
+        locked.require_not_held(mark, stored.start_offset, stored.end_offset)
     if target is DELETE_STARTED and present is COPY_FINISHED:
-        locked.require_may_delete(context)
-        locked.require_exported(stored.end_offset)
+        locked.require_owner(context)
     if target is DELETE_STARTED and stored.copy_leased and not is_own_copy:
         raise DeletionRefusedError(
             f"segment {segment_id}: broker {stored.broker_id} copies it under a lease that ends "
-            f"{stored.copy_lease_until.astimezone(UTC).isoformat(timespec='milliseconds')} by the "
+            f"{stored.copy_lease_until.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} by the "
             "database's clock; retry after that"
         )
+    if target is DELETE_STARTED and present is COPY_FINISHED:
+        locked.require_within_bound(stored.segment_size_in_bytes, marks=True)
     return True
 
 
@@ -354,47 +377,3 @@ def illegal_move(what: str, present: str | None, target: str) -> InvalidStateTra
         f"{what} cannot move from {present or 'no deletion state'} to {target}; read its state "
         "again"
     )
-
-
-# Every change locks rows of this table first, and a deletion reads the freeze after that. So this
-# waits for the deletions that read no freeze, and all later ones wait for the freeze.
-_WAIT_FOR_CHANGES = text("LOCK TABLE partitions IN EXCLUSIVE MODE")
-
-
-def freeze_deletions(session: Session, reason: str) -> DeletionFreeze:
-    """Freeze all deletions; see RemoteLogMetadataManager.begin_rebuild."""
-    row = _deployment(session)
-    present = _freeze_of(row)
-    if present is not None:
-        return present
-    session.execute(_WAIT_FOR_CHANGES)
-    row.frozen_at = session.scalars(select(NOW)).one()
-    row.frozen_by, row.frozen_reason = current_call().actor, reason
-    _log.warning("%s froze all deletions: %s", row.frozen_by, reason or "no reason given")
-    return DeletionFreeze(ms_of(row.frozen_at), row.frozen_by, reason)
-
-
-def end_freeze(session: Session, reason: str) -> DeletionFreeze | None:
-    """End the freeze; see RemoteLogMetadataManager.confirm_rebuild."""
-    row = _deployment(session)
-    ended = _freeze_of(row)
-    if ended is not None:
-        row.frozen_at = row.frozen_by = row.frozen_reason = None
-        actor, why = current_call().actor, reason or "no reason given"
-        _log.warning("%s ended the freeze of deletions by %s: %s", actor, ended.actor, why)
-    return ended
-
-
-def _deployment(session: Session) -> DeploymentRow:
-    row = session.scalars(select(DeploymentRow).with_for_update()).one_or_none()
-    if row is None:
-        raise CorruptMetadataError(
-            "the table deployment has lost its row; restore it from a backup"
-        )
-    return row
-
-
-def _freeze_of(row: DeploymentRow) -> DeletionFreeze | None:
-    if row.frozen_at is None:
-        return None
-    return DeletionFreeze(ms_of(row.frozen_at), row.frozen_by or "", row.frozen_reason or "")

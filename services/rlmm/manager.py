@@ -9,19 +9,17 @@ from sqlalchemy import Engine
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.holds import Hold, HoldPage
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.operations import (
     ALL_ANOMALIES,
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
-    DeletionFreeze,
     ObjectDeletion,
-    RecordedSweep,
-    SweepRecord,
-    VerificationPage,
-    VerificationRun,
-    VerifiedTopic,
+    RunCounts,
+    RunPage,
+    ToolRun,
 )
 from services.api.partitions import (
     GAP_KINDS,
@@ -37,6 +35,7 @@ from services.api.partitions import (
 from services.api.remote_log_metadata_manager import (
     MAX_REPORTED_EPOCHS,
     MAX_REPORTS,
+    KeptPage,
     PartitionLeadership,
     PartitionPage,
     RemoteLogMetadataManager,
@@ -61,11 +60,9 @@ from services.api.segment_batches import (
     SegmentScan,
 )
 from services.api.segments import (
-    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    require_export,
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
 from services.api.validation import require, require_count, require_int32, require_int64
@@ -73,10 +70,12 @@ from services.api.watches import WatchedPartition, WatchUpdate
 from services.rlmm.changes import (
     audit,
     gaps,
+    holds,
     leases,
     partition_states,
     partitions,
     polled_log_rows,
+    replacements,
     segment_changes,
     topic_configs,
 )
@@ -85,19 +84,14 @@ from services.rlmm.changes.group_commit import GroupCommit
 from services.rlmm.changes.imports import import_all
 from services.rlmm.changes.locked_partitions import LockedPartitions
 from services.rlmm.changes.segment_changes import apply_locked, apply_unlocked
-from services.rlmm.database import limits
 from services.rlmm.database.db import Transactions
-from services.rlmm.database.limits import Limits, check_storable, check_text
-from services.rlmm.database.schema_revision import is_usable, known_revision
+from services.rlmm.database.limits import Limits, Page, check_storable, check_text
+from services.rlmm.database.schema_revision import is_usable, needed
 from services.rlmm.database.shares import WatchLimits
-from services.rlmm.guards import (
-    TOPIC_FIELD,
-    end_freeze,
-    freeze_deletions,
-    require_owner_may_delete,
-)
+from services.rlmm.deletion_bound import deletion_bound
+from services.rlmm.guards import TOPIC_FIELD, require_owner_may_delete
 from services.rlmm.operations import anomalies as anomaly_rows
-from services.rlmm.operations import runs as run_rows
+from services.rlmm.operations import tool_runs
 from services.rlmm.reads import listings, lookups, segment_bins
 from services.rlmm.reads.listings import SegmentQuery
 from services.rlmm.reads.lookups import find_segments
@@ -120,6 +114,7 @@ class SqlRemoteLogMetadataManager:
         self._transactions = Transactions(
             engine, self._require_usable, lambda: self._watches.read_soon()
         )
+        self._bound = deletion_bound(engine)
         self._is_usable = False
         self._limits = limits or Limits()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
@@ -177,15 +172,13 @@ class SqlRemoteLogMetadataManager:
         self, lookups: Sequence[SegmentLookup]
     ) -> list[LookupOutcome]:
         require_count(lookups, "lookups", MAX_BATCH)
-        return self._transactions.read(lambda connection: find_segments(connection, lookups))
+        return self._transactions.read(find_segments, lookups)
 
     def remote_log_segment_metadata_by_id(
         self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
     ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
         require_count(ids, "ids", MAX_BATCH)
-        return self._transactions.read(
-            lambda connection: lookups.segments_by_id(connection, topic_id_partition, ids)
-        )
+        return self._transactions.read(lookups.segments_by_id, topic_id_partition, ids)
 
     def next_segment_with_txn_index(
         self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
@@ -197,21 +190,23 @@ class SqlRemoteLogMetadataManager:
         )
 
     def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
-        return self._transactions.read(
-            lambda connection: lookups.earliest_offset(connection, topic_id_partition)
-        )
+        return self._transactions.read(lookups.earliest_offset, topic_id_partition)
 
     def highest_offset_for_epoch(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int | None]:
         require_int32(leader_epoch, "leader_epoch")
-        return lookups.highest_offset(self._transactions, topic_id_partition, leader_epoch)
+        return lookups.answer_of_epoch(
+            self._transactions, lookups.HIGHEST_OFFSET, topic_id_partition, leader_epoch
+        )
 
     def remote_log_size(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int]:
         require_int32(leader_epoch, "leader_epoch")
-        return lookups.log_size(self._transactions, topic_id_partition, leader_epoch)
+        return lookups.answer_of_epoch(
+            self._transactions, lookups.LOG_SIZE, topic_id_partition, leader_epoch
+        )
 
     def list_remote_log_segments(
         self,
@@ -228,19 +223,22 @@ class SqlRemoteLogMetadataManager:
         query = SegmentQuery(topic_id_partition, leader_epoch, states, min_offset)
         if if_revision_not is not None:
             require_int64(if_revision_not, "if_revision_not")
-        limit = limits.page_limit(page_size)
-        after = limits.decode(query.fingerprint(), page_token)
+        page = Page.of(query.fingerprint(), page_size, page_token)
         if deletes_for is not None:
-            self._transactions.read(
-                lambda connection: require_owner_may_delete(
-                    connection, topic_id_partition, deletes_for
-                )
-            )
-        return self._transactions.read(
-            lambda connection: listings.list_segments(
-                connection, query, if_revision_not=if_revision_not, limit=limit, after=after
-            )
-        )
+            self._transactions.read(require_owner_may_delete, topic_id_partition, deletes_for)
+        return self._transactions.read(listings.list_segments, query, if_revision_not, page)
+
+    def list_kept_segments(
+        self,
+        *,
+        topic: str = "",
+        due_only: bool = False,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> KeptPage:
+        check_text(topic, "topic")
+        page = Page.of(("kept", topic, due_only), page_size, page_token)
+        return self._transactions.read(listings.list_kept, topic, due_only, page)
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
         # Arrow takes some 36 MiB and only scans need it.
@@ -250,9 +248,7 @@ class SqlRemoteLogMetadataManager:
         return scans.scan_segments(self._transactions, scan)
 
     def bin_remote_log_segments(self, query: BinQuery) -> AtRevision[BinnedSegments]:
-        return self._transactions.read_in_transaction(
-            lambda connection: segment_bins.read(connection, query)
-        )
+        return self._transactions.read_in_transaction(segment_bins.read, query)
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         return import_all(self._transactions, self._limits, imports)
@@ -270,9 +266,7 @@ class SqlRemoteLogMetadataManager:
         count, most = len(leaders) + len(followers), partitions.MAX_LEADERSHIP_CHANGES
         require(count <= most, "leaders, followers", f"at most {most} partitions, has {count}")
         self._transactions.change(
-            lambda session: partitions.announce_all(
-                session, leaders, followers, broker_id, cluster_id
-            )
+            partitions.announce_all, leaders, followers, broker_id, cluster_id
         )
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
@@ -296,8 +290,8 @@ class SqlRemoteLogMetadataManager:
             require_count(polled_logs, "polled_logs", MAX_REPORTS)
             for log in polled_logs:
                 self._limits.check_report(log)
-            self._transactions.change(lambda session: polled_log_rows.store(session, polled_logs))
-        return [self._take_report(report) for report in reports]
+            self._transactions.change(polled_log_rows.store, polled_logs)
+        return [self._store_report(report) for report in reports]
 
     def raise_log_start_offset(
         self,
@@ -320,9 +314,7 @@ class SqlRemoteLogMetadataManager:
         return self._change_partition(metadata, context, partitions.move_deletion, lock, field)
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
-        return self._transactions.read(
-            lambda connection: partition_states.read(connection, topic_id_partition)
-        )
+        return self._transactions.read(partition_states.read, topic_id_partition)
 
     def list_partitions(
         self,
@@ -334,15 +326,12 @@ class SqlRemoteLogMetadataManager:
         page_token: str = "",
     ) -> PartitionPage:
         query = listings.PartitionQuery(topic, delete_states, cluster_id)
-        limit = limits.page_limit(page_size)
-        after = limits.decode(query.fingerprint(), page_token)
-        return self._transactions.read(
-            lambda connection: listings.list_partitions(connection, query, limit=limit, after=after)
-        )
+        page = Page.of(query.fingerprint(), page_size, page_token)
+        return self._transactions.read(listings.list_partitions, query, page)
 
     def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
         require_count(partitions, "partitions", MAX_REVISIONS)
-        return self._transactions.read(lambda connection: lookups.revisions(connection, partitions))
+        return self._transactions.read(lookups.revisions, partitions)
 
     def watch_partitions(
         self, partitions: Sequence[WatchedPartition]
@@ -352,12 +341,8 @@ class SqlRemoteLogMetadataManager:
     def list_events(
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
     ) -> EventPage:
-        audit.check_query(query)
-        limit = limits.page_limit(page_size)
-        after = limits.decode(audit.fingerprint(query), page_token)
-        return self._transactions.read(
-            lambda connection: audit.list_events(connection, query, limit=limit, after=after)
-        )
+        page = Page.of(audit.fingerprint(query), page_size, page_token)
+        return self._transactions.read(audit.list_events, query, page)
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         try:
@@ -379,16 +364,32 @@ class SqlRemoteLogMetadataManager:
         loss = gaps.GapRecord(topic_id_partition, gap, broker_id)
         return self._change_partition(loss, context, gaps.record_gap)
 
-    def set_export_position(
-        self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
-    ) -> ExportPosition | None:
-        require_export(name, next_offset, lease_ms)
-        check_text(name, "name")
-        return self._transactions.change(
-            lambda session: partition_states.set_export_position(
-                session, topic_id_partition, name, next_offset, lease_ms
-            )
+    def set_hold(self, hold: Hold, lease_ms: int | None = None) -> Hold:
+        holds.check(hold, lease_ms)
+        return self._transactions.change(holds.set_hold, hold, lease_ms)
+
+    def end_hold(self, hold: Hold, context: MutationContext = NO_CONTEXT) -> Hold | None:
+        check_text(hold.name, "hold.name")
+        _require_only_reason(context, "a hold")
+        return self._transactions.change(holds.end_hold, hold, context.reason)
+
+    def list_holds(self, topic: str = "", *, page_size: int = 0, page_token: str = "") -> HoldPage:
+        page = Page.of(holds.fingerprint(topic), page_size, page_token)
+        return self._transactions.read(holds.list_holds, topic, page)
+
+    def replace_segment_data(
+        self,
+        segment_id: RemoteLogSegmentId,
+        expected_custom_metadata: bytes,
+        new_custom_metadata: bytes,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        self._limits.check_replacement(new_custom_metadata)
+        replacement = replacements.SegmentReplacement(
+            segment_id, expected_custom_metadata, new_custom_metadata
         )
+        field = f"segment_id.{TOPIC_FIELD}"
+        return self._change_partition(replacement, context, replacements.replace_data, field=field)
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
@@ -408,16 +409,8 @@ class SqlRemoteLogMetadataManager:
         reset = partition_states.LeaderEpochReset(topic_id_partition, leader_epoch)
         return self._change_partition(reset, context, partition_states.reset_leader_epoch)
 
-    def begin_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze:
-        _require_only_reason(context, "a rebuild")
-        return self._transactions.change(lambda session: freeze_deletions(session, context.reason))
-
-    def confirm_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze | None:
-        _require_only_reason(context, "a rebuild")
-        return self._transactions.change(lambda session: end_freeze(session, context.reason))
-
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
-        return self._transactions.read(lambda connection: topic_configs.read(connection, topic_id))
+        return self._transactions.read(topic_configs.read, topic_id)
 
     def put_topic_config(
         self,
@@ -425,55 +418,52 @@ class SqlRemoteLogMetadataManager:
         entries: Mapping[str, str],
         expected_revision: int | None = None,
         context: MutationContext = NO_CONTEXT,
+        *,
+        now: bool = False,
     ) -> StoredTopicConfig:
         topic_config(entries)  # Refuses entries that cannot be stored, such as NUL and long texts.
         _require_only_reason(context, "topic settings")
         if expected_revision is not None:
             require_int64(expected_revision, "expected_revision")
-        return self._transactions.change(
-            lambda session: topic_configs.put(
-                session, topic_id, entries, expected_revision, context
-            )
+        stored = self._transactions.change(
+            topic_configs.put, topic_id, entries, expected_revision, context, now
         )
+        self._bound.read_soon()
+        return stored
+
+    def confirm_deletions(
+        self,
+        topic_id: UUID,
+        expected_config_revision: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        _require_only_reason(context, "a confirmation")
+        require_int64(expected_config_revision, "expected_config_revision")
+        confirmed = self._transactions.change(
+            topic_configs.confirm_deletions, topic_id, expected_config_revision, context.reason
+        )
+        self._bound.read_soon()
+        return confirmed
 
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
         anomaly_rows.check_report(anomalies, run_id)
-        self._transactions.change(lambda session: anomaly_rows.report(session, anomalies, run_id))
+        self._transactions.change(anomaly_rows.report, anomalies, run_id)
 
     def list_anomalies(
         self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
     ) -> AnomalyPage:
-        limit = limits.page_limit(page_size)
-        after = limits.decode(anomaly_rows.fingerprint(query), page_token)
-        return self._transactions.read(
-            lambda connection: anomaly_rows.list_anomalies(
-                connection, query, limit=limit, after=after
-            )
-        )
+        page = Page.of(anomaly_rows.fingerprint(query), page_size, page_token)
+        return self._transactions.read(anomaly_rows.list_anomalies, query, page)
 
-    def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
-        run_rows.check_verification(run, topics)
-        self._transactions.change(
-            lambda session: run_rows.report_verification(session, run, topics)
-        )
+    def report_tool_run(self, run: ToolRun, counts: Sequence[RunCounts]) -> None:
+        tool_runs.check(run, counts)
+        self._transactions.change(tool_runs.report, run, counts)
 
-    def list_verifications(
+    def list_tool_runs(
         self, topic: str = "", *, page_size: int = 0, page_token: str = ""
-    ) -> VerificationPage:
-        limit = limits.page_limit(page_size)
-        after = limits.decode(run_rows.verifications_fingerprint(topic), page_token)
-        return self._transactions.read(
-            lambda connection: run_rows.list_verifications(
-                connection, topic, limit=limit, after=after
-            )
-        )
-
-    def report_sweep_run(self, record: SweepRecord) -> None:
-        run_rows.check_sweep(record)
-        self._transactions.change(lambda session: run_rows.report_sweep(session, record))
-
-    def list_sweep_runs(self) -> list[RecordedSweep]:
-        return self._transactions.read(run_rows.list_sweeps)
+    ) -> RunPage:
+        page = Page.of(tool_runs.fingerprint(topic), page_size, page_token)
+        return self._transactions.read(tool_runs.list_runs, topic, page)
 
     def record_object_deletions(
         self,
@@ -485,12 +475,10 @@ class SqlRemoteLogMetadataManager:
         anomaly_rows.check_deletions(record)
         return self._change_partition(record, context, anomaly_rows.record_deletions)
 
-    def _take_report(self, report: PartitionReport) -> ReportOutcome:
+    def _store_report(self, report: PartitionReport) -> ReportOutcome:
         try:
             self._limits.check_report(report)
-            return self._transactions.change(
-                lambda session: partition_states.take_report(session, report)
-            )
+            return self._transactions.change(partition_states.store_report, report)
         except RetriableRemoteStorageError:
             raise  # A failure of the database would repeat for every later item.
         except RemoteStorageError as e:
@@ -503,6 +491,8 @@ class SqlRemoteLogMetadataManager:
     def check(self) -> None:
         """Check that the database can be changed and has a schema that this release supports.
 
+        Stores which topics wait for a confirmation: a refused change itself leaves no trace.
+
         Raises:
             RetriableRemoteStorageError: the database is unreachable or read-only, a pooler changes
                 sessions, or the schema is older than this release's.
@@ -514,11 +504,10 @@ class SqlRemoteLogMetadataManager:
         except RetriableRemoteStorageError as e:
             raise RetriableRemoteStorageError(f"{self._database}: {e}") from e
         if not is_usable(revision):
-            raise RetriableRemoteStorageError(
-                f"{self._database}: the database has schema revision {revision}, this release "
-                f"needs {known_revision()}; run `sediment db upgrade`"
-            )
+            raise RetriableRemoteStorageError(f"{self._database}: {needed(revision)}")
         self._is_usable = True
+        if refused := self._bound.take_refused():
+            self._transactions.change(self._bound.store_refused, refused)
 
     def _require_usable(self) -> None:
         """Refuse changes of a database that failed the last check, until a check passes.

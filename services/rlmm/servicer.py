@@ -5,6 +5,8 @@ from contextlib import closing
 
 import grpc
 
+from services.api.calls import MutationContext
+from services.api.holds import Hold
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import within
@@ -15,9 +17,10 @@ from services.rpc.converters.partitions import (
     anomaly_query_from_proto,
     event_page_to_proto,
     event_query_from_proto,
-    export_to_proto,
-    freeze_to_proto,
     gap_from_proto,
+    hold_from_proto,
+    hold_page_to_proto,
+    hold_to_proto,
     leaderships_from_proto,
     object_deletion_from_proto,
     partition_page_to_proto,
@@ -31,24 +34,22 @@ from services.rpc.converters.partitions import (
     watched_from_proto,
 )
 from services.rpc.converters.segments import (
-    add_outcome_to_proto,
     addition_from_proto,
     bin_query_from_proto,
     bins_to_proto,
+    change_outcome_to_proto,
     ids_from_proto,
     import_from_proto,
     imported_to_proto,
+    kept_page_to_proto,
     lookup_from_proto,
     lookup_outcomes_to_proto,
+    run_from_proto,
+    run_page_to_proto,
     scan_from_proto,
     segment_batch_to_proto,
     segment_page_to_proto,
     segment_update_from_proto,
-    sweep_from_proto,
-    sweeps_to_proto,
-    update_outcome_to_proto,
-    verification_from_proto,
-    verification_page_to_proto,
 )
 from services.rpc.converters.shared import (
     context_from_proto,
@@ -60,7 +61,6 @@ from services.rpc.converters.shared import (
     segment_id_from_proto,
     segment_state,
     topic_id_partition_from_proto,
-    update_from_proto,
 )
 from services.rpc.statuses import status_of_outcome
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
@@ -89,17 +89,14 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         additions = items_from_proto(request.adds, "adds", addition_from_proto)
         outcomes = self._manager.add_remote_log_segment_metadata_batch(additions)
         return pb.AddRemoteLogSegmentMetadataBatchResponse(
-            outcomes=[add_outcome_to_proto(outcome) for outcome in outcomes]
+            outcomes=[change_outcome_to_proto(each, pb.AddOutcome) for each in outcomes]
         )
 
     def UpdateRemoteLogSegmentMetadata(
         self, request: pb.UpdateRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
     ) -> pb.UpdateRemoteLogSegmentMetadataResponse:
-        with within("update"):
-            update = update_from_proto(request.update)
-        with within("context"):
-            why = context_from_proto(request.context)
-        outcome = self._manager.update_remote_log_segment_metadata(update, why)
+        change = segment_update_from_proto(request)
+        outcome = self._manager.update_remote_log_segment_metadata(change.update, change.context)
         return pb.UpdateRemoteLogSegmentMetadataResponse(outcome=outcome_to_proto(outcome))
 
     def UpdateRemoteLogSegmentMetadataBatch(
@@ -110,7 +107,7 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         updates = items_from_proto(request.updates, "updates", segment_update_from_proto)
         outcomes = self._manager.update_remote_log_segment_metadata_batch(updates)
         return pb.UpdateRemoteLogSegmentMetadataBatchResponse(
-            outcomes=[update_outcome_to_proto(outcome) for outcome in outcomes]
+            outcomes=[change_outcome_to_proto(each, pb.UpdateOutcome) for each in outcomes]
         )
 
     def RenewCopyLeases(
@@ -123,12 +120,12 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def GetRemoteLogSegmentMetadata(
         self, request: pb.GetRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
     ) -> pb.GetRemoteLogSegmentMetadataResponse:
-        found = self._manager.remote_log_segment_metadata(
+        answer = self._manager.remote_log_segment_metadata(
             partition_of(request.topic_id_partition), request.epoch_for_offset, request.offset
         )
         return pb.GetRemoteLogSegmentMetadataResponse(
-            metadata=metadata_to_proto(found.value) if found.value else None,
-            revision=found.revision,
+            metadata=metadata_to_proto(answer.value) if answer.value else None,
+            revision=answer.revision,
         )
 
     def GetRemoteLogSegmentMetadataBatch(
@@ -141,39 +138,41 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def GetRemoteLogSegmentMetadataById(
         self, request: pb.GetRemoteLogSegmentMetadataByIdRequest, context: grpc.ServicerContext
     ) -> pb.GetRemoteLogSegmentMetadataByIdResponse:
-        found = self._manager.remote_log_segment_metadata_by_id(
+        answer = self._manager.remote_log_segment_metadata_by_id(
             partition_of(request.topic_id_partition), ids_from_proto(request.ids)
         )
         return pb.GetRemoteLogSegmentMetadataByIdResponse(
-            segments=[metadata_to_proto(segment) for segment in found.value],
-            revision=found.revision,
+            segments=[metadata_to_proto(segment) for segment in answer.value],
+            revision=answer.revision,
         )
 
     def GetNextSegmentWithTxnIndex(
         self, request: pb.GetNextSegmentWithTxnIndexRequest, context: grpc.ServicerContext
     ) -> pb.GetNextSegmentWithTxnIndexResponse:
-        found = self._manager.next_segment_with_txn_index(
+        answer = self._manager.next_segment_with_txn_index(
             partition_of(request.topic_id_partition), request.epoch, request.offset
         )
         return pb.GetNextSegmentWithTxnIndexResponse(
-            metadata=metadata_to_proto(found.value) if found.value else None,
-            revision=found.revision,
+            metadata=metadata_to_proto(answer.value) if answer.value else None,
+            revision=answer.revision,
         )
 
     def GetEarliestLogOffset(
         self, request: pb.GetEarliestLogOffsetRequest, context: grpc.ServicerContext
     ) -> pb.GetEarliestLogOffsetResponse:
-        found = self._manager.earliest_log_offset(partition_of(request.topic_id_partition))
-        return pb.GetEarliestLogOffsetResponse(earliest_offset=found.value, revision=found.revision)
+        answer = self._manager.earliest_log_offset(partition_of(request.topic_id_partition))
+        return pb.GetEarliestLogOffsetResponse(
+            earliest_offset=answer.value, revision=answer.revision
+        )
 
     def GetHighestOffsetForEpoch(
         self, request: pb.GetHighestOffsetForEpochRequest, context: grpc.ServicerContext
     ) -> pb.GetHighestOffsetForEpochResponse:
-        found = self._manager.highest_offset_for_epoch(
+        answer = self._manager.highest_offset_for_epoch(
             partition_of(request.topic_id_partition), request.leader_epoch
         )
         return pb.GetHighestOffsetForEpochResponse(
-            highest_offset=found.value, revision=found.revision
+            highest_offset=answer.value, revision=answer.revision
         )
 
     def GetRemoteLogSize(
@@ -204,6 +203,17 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             page_token=request.page_token,
         )
         return segment_page_to_proto(page)
+
+    def ListKeptSegments(
+        self, request: pb.ListKeptSegmentsRequest, context: grpc.ServicerContext
+    ) -> pb.ListKeptSegmentsResponse:
+        page = self._manager.list_kept_segments(
+            topic=request.topic,
+            due_only=request.due_only,
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return kept_page_to_proto(page)
 
     def ScanRemoteLogSegments(
         self, request: pb.ScanRemoteLogSegmentsRequest, context: grpc.ServicerContext
@@ -256,12 +266,10 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def RaiseLogStartOffset(
         self, request: pb.RaiseLogStartOffsetRequest, context: grpc.ServicerContext
     ) -> pb.RaiseLogStartOffsetResponse:
-        with within("context"):
-            why = context_from_proto(request.context)
         outcome = self._manager.raise_log_start_offset(
             partition_of(request.topic_id_partition),
             request.log_start_offset,
-            why,
+            context_of(request.context),
             restores=request.restores,
         )
         return pb.RaiseLogStartOffsetResponse(outcome=outcome_to_proto(outcome))
@@ -271,9 +279,9 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     ) -> pb.PutRemotePartitionDeleteMetadataResponse:
         with within("metadata"):
             metadata = partition_delete_from_proto(request.metadata)
-        with within("context"):
-            why = context_from_proto(request.context)
-        outcome = self._manager.put_remote_partition_delete_metadata(metadata, why)
+        outcome = self._manager.put_remote_partition_delete_metadata(
+            metadata, context_of(request.context)
+        )
         return pb.PutRemotePartitionDeleteMetadataResponse(outcome=outcome_to_proto(outcome))
 
     def GetPartitionState(
@@ -338,55 +346,60 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         require_set(request, "gap")
         with within("gap"):
             gap = gap_from_proto(request.gap)
-        with within("context"):
-            why = context_from_proto(request.context)
         tp = partition_of(request.topic_id_partition)
-        outcome = self._manager.record_gap(tp, gap, request.broker_id, why)
+        outcome = self._manager.record_gap(tp, gap, request.broker_id, context_of(request.context))
         return pb.RecordGapResponse(outcome=outcome_to_proto(outcome))
 
-    def SetExportPosition(
-        self, request: pb.SetExportPositionRequest, context: grpc.ServicerContext
-    ) -> pb.SetExportPositionResponse:
-        tp = partition_of(request.topic_id_partition)
-        position = self._manager.set_export_position(
-            tp, request.name, request.next_offset, request.lease_ms
+    def SetHold(
+        self, request: pb.SetHoldRequest, context: grpc.ServicerContext
+    ) -> pb.SetHoldResponse:
+        lease_ms = request.lease_ms if request.HasField("lease_ms") else None
+        hold = self._manager.set_hold(_hold_of(request), lease_ms)
+        return pb.SetHoldResponse(hold=hold_to_proto(hold))
+
+    def EndHold(
+        self, request: pb.EndHoldRequest, context: grpc.ServicerContext
+    ) -> pb.EndHoldResponse:
+        ended = self._manager.end_hold(_hold_of(request), context_of(request.context))
+        return pb.EndHoldResponse(hold=None if ended is None else hold_to_proto(ended))
+
+    def ListHolds(
+        self, request: pb.ListHoldsRequest, context: grpc.ServicerContext
+    ) -> pb.ListHoldsResponse:
+        page = self._manager.list_holds(
+            request.topic, page_size=request.page_size, page_token=request.page_token
         )
-        message = None if position is None else export_to_proto(position)
-        return pb.SetExportPositionResponse(position=message)
+        return hold_page_to_proto(page)
+
+    def ReplaceSegmentData(
+        self, request: pb.ReplaceSegmentDataRequest, context: grpc.ServicerContext
+    ) -> pb.ReplaceSegmentDataResponse:
+        require_set(request, "segment_id")
+        with within("segment_id"):
+            segment_id = segment_id_from_proto(request.segment_id)
+        outcome = self._manager.replace_segment_data(
+            segment_id,
+            request.expected_custom_metadata,
+            request.new_custom_metadata,
+            context_of(request.context),
+        )
+        return pb.ReplaceSegmentDataResponse(outcome=outcome_to_proto(outcome))
 
     def UndeletePartition(
         self, request: pb.UndeletePartitionRequest, context: grpc.ServicerContext
     ) -> pb.UndeletePartitionResponse:
-        with within("context"):
-            why = context_from_proto(request.context)
-        tp = partition_of(request.topic_id_partition)
-        outcome = self._manager.undelete_partition(tp, why)
+        outcome = self._manager.undelete_partition(
+            partition_of(request.topic_id_partition), context_of(request.context)
+        )
         return pb.UndeletePartitionResponse(outcome=outcome_to_proto(outcome))
 
     def ResetLeaderEpoch(
         self, request: pb.ResetLeaderEpochRequest, context: grpc.ServicerContext
     ) -> pb.ResetLeaderEpochResponse:
-        with within("context"):
-            why = context_from_proto(request.context)
         tp = partition_of(request.topic_id_partition)
         epoch = request.leader_epoch if request.HasField("leader_epoch") else None
-        outcome = self._manager.reset_leader_epoch(tp, epoch, why)
+        outcome = self._manager.reset_leader_epoch(tp, epoch, context_of(request.context))
         return pb.ResetLeaderEpochResponse(outcome=outcome_to_proto(outcome))
-
-    def BeginRebuild(
-        self, request: pb.BeginRebuildRequest, context: grpc.ServicerContext
-    ) -> pb.BeginRebuildResponse:
-        with within("context"):
-            why = context_from_proto(request.context)
-        return pb.BeginRebuildResponse(freeze=freeze_to_proto(self._manager.begin_rebuild(why)))
-
-    def ConfirmRebuild(
-        self, request: pb.ConfirmRebuildRequest, context: grpc.ServicerContext
-    ) -> pb.ConfirmRebuildResponse:
-        with within("context"):
-            why = context_from_proto(request.context)
-        freeze = self._manager.confirm_rebuild(why)
-        return pb.ConfirmRebuildResponse(freeze=None if freeze is None else freeze_to_proto(freeze))
 
     def GetTopicConfig(
         self, request: pb.GetTopicConfigRequest, context: grpc.ServicerContext
@@ -397,15 +410,24 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def PutTopicConfig(
         self, request: pb.PutTopicConfigRequest, context: grpc.ServicerContext
     ) -> pb.PutTopicConfigResponse:
-        with within("context"):
-            why = context_from_proto(request.context)
         stored = self._manager.put_topic_config(
             uuid_from_text(request.topic_id, "topic_id"),
             dict(request.entries),
             request.expected_revision if request.HasField("expected_revision") else None,
-            why,
+            context_of(request.context),
+            now=request.now,
         )
         return pb.PutTopicConfigResponse(config=topic_config_to_proto(stored))
+
+    def ConfirmDeletions(
+        self, request: pb.ConfirmDeletionsRequest, context: grpc.ServicerContext
+    ) -> pb.ConfirmDeletionsResponse:
+        stored = self._manager.confirm_deletions(
+            uuid_from_text(request.topic_id, "topic_id"),
+            request.expected_config_revision,
+            context_of(request.context),
+        )
+        return pb.ConfirmDeletionsResponse(config=topic_config_to_proto(stored))
 
     def ReportAnomalies(
         self, request: pb.ReportAnomaliesRequest, context: grpc.ServicerContext
@@ -424,44 +446,48 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         )
         return anomaly_page_to_proto(page)
 
-    def ReportVerification(
-        self, request: pb.ReportVerificationRequest, context: grpc.ServicerContext
-    ) -> pb.ReportVerificationResponse:
-        run, topics = verification_from_proto(request)
-        self._manager.report_verification(run, topics)
-        return pb.ReportVerificationResponse()
+    def ReportToolRun(
+        self, request: pb.ReportToolRunRequest, context: grpc.ServicerContext
+    ) -> pb.ReportToolRunResponse:
+        run, counts = run_from_proto(request)
+        self._manager.report_tool_run(run, counts)
+        return pb.ReportToolRunResponse()
 
-    def ListVerifications(
-        self, request: pb.ListVerificationsRequest, context: grpc.ServicerContext
-    ) -> pb.ListVerificationsResponse:
-        page = self._manager.list_verifications(
+    def ListToolRuns(
+        self, request: pb.ListToolRunsRequest, context: grpc.ServicerContext
+    ) -> pb.ListToolRunsResponse:
+        page = self._manager.list_tool_runs(
             request.topic, page_size=request.page_size, page_token=request.page_token
         )
-        return verification_page_to_proto(page)
-
-    def ReportSweepRun(
-        self, request: pb.ReportSweepRunRequest, context: grpc.ServicerContext
-    ) -> pb.ReportSweepRunResponse:
-        self._manager.report_sweep_run(sweep_from_proto(request))
-        return pb.ReportSweepRunResponse()
-
-    def ListSweepRuns(
-        self, request: pb.ListSweepRunsRequest, context: grpc.ServicerContext
-    ) -> pb.ListSweepRunsResponse:
-        return sweeps_to_proto(self._manager.list_sweep_runs())
+        return run_page_to_proto(page)
 
     def RecordObjectDeletions(
         self, request: pb.RecordObjectDeletionsRequest, context: grpc.ServicerContext
     ) -> pb.RecordObjectDeletionsResponse:
         deletions = items_from_proto(request.deletions, "deletions", object_deletion_from_proto)
-        with within("context"):
-            why = context_from_proto(request.context)
         tp = partition_of(request.topic_id_partition)
-        outcome = self._manager.record_object_deletions(tp, deletions, why)
+        outcome = self._manager.record_object_deletions(tp, deletions, context_of(request.context))
         return pb.RecordObjectDeletionsResponse(outcome=outcome_to_proto(outcome))
+
+
+def _hold_of(request: pb.SetHoldRequest | pb.EndHoldRequest) -> Hold:
+    require_set(request, "hold")
+    with within("hold"):
+        return hold_from_proto(request.hold)
+
+
+def context_of(message: segment_pb.MutationContext) -> MutationContext:
+    """Convert a request's field context."""
+    with within("context"):
+        return context_from_proto(message)
 
 
 def partition_of(message: segment_pb.TopicIdPartition) -> TopicIdPartition:
     """Convert a request's field topic_id_partition."""
     with within("topic_id_partition"):
         return topic_id_partition_from_proto(message)
+
+
+def add_to_server(manager: RemoteLogMetadataManager, server: grpc.Server) -> None:
+    servicer = RemoteLogMetadataManagerServicer(manager)
+    pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)

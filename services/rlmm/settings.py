@@ -35,21 +35,11 @@ class RlmmSettings(ServiceSettings):
     database_pool_timeout_ms: int = Field(
         default=5_000, ge=1, description="How long a call waits for a connection from the pool, ms."
     )
-    database_connect_timeout_ms: int = Field(
-        default=5_000,
-        ge=2_000,
-        description="How long opening a connection may take, ms; rounded up to whole seconds.",
-    )
     database_statement_timeout_ms: int = Field(
         default=20_000, ge=1, description="How long one SQL statement may run, ms."
     )
     database_lock_timeout_ms: int = Field(
         default=10_000, ge=1, description="How long a statement waits for a row lock, ms."
-    )
-    database_idle_in_transaction_timeout_ms: int = Field(
-        default=10_000,
-        ge=1,
-        description="How long a transaction may be idle, ms; then the database ends it.",
     )
     custom_metadata_max_bytes: int = Field(
         default=128,
@@ -78,18 +68,13 @@ class RlmmSettings(ServiceSettings):
         description="Age at which a watch ends, ms, less up to a fifth by chance; its client "
         "begins another one, with its present certificate or token.",
     )
-    leader_epochs_per_segment_max: int = Field(
-        default=10_000, ge=1, le=100_000, description="Maximum leader epochs of one segment."
-    )
 
     def database_limits(self) -> DatabaseLimits:
         return DatabaseLimits(
             pool_size=whole_of(self.database_pool_size, self.share_percent),
             pool_timeout_ms=self.database_pool_timeout_ms,
-            connect_timeout_ms=self.database_connect_timeout_ms,
             statement_timeout_ms=self.database_statement_timeout_ms,
             lock_timeout_ms=self.database_lock_timeout_ms,
-            idle_in_transaction_timeout_ms=self.database_idle_in_transaction_timeout_ms,
         )
 
     def watch_limits(self) -> WatchLimits:
@@ -100,7 +85,4 @@ class RlmmSettings(ServiceSettings):
         )
 
     def limits(self) -> Limits:
-        return Limits(
-            custom_metadata_bytes=self.custom_metadata_max_bytes,
-            leader_epochs_per_segment=self.leader_epochs_per_segment_max,
-        )
+        return Limits(custom_metadata_bytes=self.custom_metadata_max_bytes)

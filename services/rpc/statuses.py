@@ -27,7 +27,7 @@ DOMAIN = "sediment"
 
 _NOT_SERVED_THERE = (
     "the server at this address does not serve this call; check that it is not the address of "
-    "another service (RSM's and RLMM's swapped) and not of an older release"
+    "another service (RSM's and RLMM's swapped)"
 )
 
 _NOT_CONNECTED = ("failed to connect", "connections to all backends failing")
@@ -40,6 +40,21 @@ _NO_HANDSHAKE = (
     # may come last and hide how the handshake failed there.
     "ipv6:%5B::1%5D",
 )
+
+_PLAIN_WORDS = (
+    # Of a process that hangs, or of no gRPC server, that accepted a connection.
+    ("before receiving SETTINGS frame", "the server accepts connections, and does not answer"),
+    ("http1.x server", "the server speaks HTTP/1, not gRPC"),
+    ("WRONG_VERSION_NUMBER", "the server does not speak TLS"),
+    ("certificate has expired", "the server's certificate has expired"),
+    ("certificate is not yet valid", "the server's certificate is not yet valid"),
+    ("local issuer certificate", "the server's certificate is of no authority in the CA file"),
+    ("self signed certificate", "the server's certificate is of no authority in the CA file"),
+    ("unsupported certificate purpose", "the server's certificate is not one for a server"),
+    ("Hostname Verification", "the server's certificate is for another host name"),
+    ("Socket closed", "the server closed the connection"),
+)
+"""What is in gRPC's details of a call whose connection failed, and what it means."""
 
 _log = logging.getLogger("sediment.rpc")
 _CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
@@ -111,26 +126,35 @@ class Peer:
 
 
 @contextmanager
-def map_rpc_errors(peer: Peer | str) -> Iterator[None]:
+def map_rpc_errors(peer: Peer | str, timeout_s: float | None = None) -> Iterator[None]:
     """Raise a failed call's class of services.api.errors; `peer` names the server in messages."""
     try:
         yield
     except grpc.RpcError as e:
-        raise _error_of_call(e, peer) from e
+        raise _error_of_call(e, peer, timeout_s) from e
 
 
-def _error_of_call(error: grpc.RpcError, peer: Peer | str) -> RemoteStorageError:
+def _error_of_call(
+    error: grpc.RpcError, peer: Peer | str, timeout_s: float | None
+) -> RemoteStorageError:
     if not isinstance(error, grpc.Call):
         return RetriableRemoteStorageError(f"{peer}: {error}")
     status = _status_of_call(error)
     if status is not None:
         return error_of(status)
-    message = f"{peer}: {error.details()}"
-    if isinstance(peer, Peer) and _no_handshake(error.details() or ""):
-        message = f"{message}; {peer.hint}"
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and timeout_s is not None:
+        return RetriableRemoteStorageError(f"{peer}: no answer within {timeout_s:g} s")
+    message = f"{peer}: {details_with_hint(error, peer)}"
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         message = f"{peer}: {_NOT_SERVED_THERE} ({error.details()})"
     return error_of(status_pb2.Status(code=error.code().value[0], message=message))
+
+
+def details_with_hint(error: grpc.RpcError, peer: Peer | str) -> str:
+    """Return what gRPC says of a failed call, and what to check if TLS was not agreed on."""
+    details = error.details() or ""
+    words = next((words for sign, words in _PLAIN_WORDS if sign in details), details)
+    return f"{words}; {peer.hint}" if isinstance(peer, Peer) and _no_handshake(details) else words
 
 
 def _status_of_call(error: grpc.Call) -> status_pb2.Status | None:
@@ -147,10 +171,19 @@ def is_lost(error: grpc.RpcError) -> bool:
 
     A server that stops cancels calls that reach it before its client knows.
     """
+    return _ended_as(error, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+
+
+def is_unanswered(error: grpc.RpcError) -> bool:
+    """Return whether no service answered a call: it was lost, or its time was over."""
+    return is_lost(error) or _ended_as(error, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+def _ended_as(error: BaseException | None, *codes: grpc.StatusCode) -> bool:
+    """Return whether a call ended with one of these codes, which no service of ours gave it."""
     if not isinstance(error, grpc.Call):
         return False
-    lost = error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
-    return lost and _status_of_call(error) is None
+    return error.code() in codes and _status_of_call(error) is None
 
 
 def was_ended_by_proxy(error: BaseException | None) -> bool:
@@ -158,9 +191,7 @@ def was_ended_by_proxy(error: BaseException | None) -> bool:
 
     A proxy answers so when it resets the stream of a request that is too large for it.
     """
-    if not isinstance(error, grpc.Call):
-        return False
-    return error.code() is grpc.StatusCode.INTERNAL and _status_of_call(error) is None
+    return _ended_as(error, grpc.StatusCode.INTERNAL)
 
 
 def _no_handshake(details: str) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from services.common.bounded_file import MAX_PEM_BYTES, read_bounded
+from services.common.bounded_file import MAX_PEM_BYTES, read_bounded, shown
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -35,7 +36,7 @@ class TlsFiles:
 
     def __str__(self) -> str:
         named = (("CA", self.ca), ("certificate", self.certificate), ("key", self.key))
-        return ", ".join(f"{what} {path}" for what, path in named if path is not None)
+        return ", ".join(f"{what} {shown(path)}" for what, path in named if path is not None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,7 +85,7 @@ class ReloadedTls:
         self._clock = clock
         self._lock = Lock()
         self._checked_at = clock()
-        self._trouble = ""
+        self._problem = ""
         self._logged = ""
 
     def material(self) -> TlsMaterial:
@@ -106,28 +107,32 @@ class ReloadedTls:
         try:
             material = read_tls(self.files)
         except TlsFileError as e:
-            trouble, self._trouble = self._trouble, str(e)
-            if self._trouble == trouble != self._logged:
-                self._logged = trouble
-                _log.warning("%s; the previous certificate, key and CA stay in force", trouble)
+            problem, self._problem = self._problem, str(e)
+            if self._problem == problem != self._logged:
+                self._logged = problem
+                _log.warning("%s; the previous certificate, key and CA stay in force", problem)
             return
         if material != self._material:
             self._material = material
             _log.info("read new TLS files", extra={"files": str(self.files)})
-        self._trouble = self._logged = ""
+        self._problem = self._logged = ""
 
 
 def _read(path: Path) -> bytes:
     try:
         return read_bounded(path, MAX_PEM_BYTES)
     except OSError as e:
-        raise TlsFileError(f"{path}: cannot be read: {e.strerror or type(e).__name__}") from e
+        reason = e.strerror or type(e).__name__
+        raise TlsFileError(f"{shown(path)}: cannot be read: {reason}") from None
 
 
 def _certificates(pem: bytes, path: Path) -> "list[Certificate]":
     # Here and below, because clients without TLS must not wait for it.
     from cryptography import x509
+    from cryptography.utils import CryptographyDeprecationWarning
 
+    # Bundles of public authorities hold old certificates, which no user can correct.
+    warnings.simplefilter("ignore", CryptographyDeprecationWarning)
     try:
         return x509.load_pem_x509_certificates(pem)
     except (ValueError, x509.InvalidVersion) as e:
@@ -152,10 +157,10 @@ def _check_pair(
     if private.public_key() != certified:
         raise TlsFileError(f"{key_file}: is the key of another certificate than {certificate_file}")
     if leaf.not_valid_after_utc <= datetime.now(UTC):
-        ended = leaf.not_valid_after_utc.isoformat()
+        ended = f"{leaf.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
         raise TlsFileError(f"{certificate_file}: the certificate expired at {ended}; renew it")
     if leaf.not_valid_before_utc > datetime.now(UTC):
-        start = leaf.not_valid_before_utc.isoformat()
+        start = f"{leaf.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ}"
         raise TlsFileError(
             f"{certificate_file}: the certificate is not valid before {start}; check this "
             "machine's clock"

@@ -1,7 +1,7 @@
 """Encode and decode bulk messages without protobuf's copies (`make bench BENCH=rsm_fetch`)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -134,25 +134,12 @@ def fetching_method(channel: grpc.Channel) -> Any:
     )
 
 
-def replacing_handlers(server: grpc.Server, instead: "Mapping[str, Handler]") -> grpc.Server:
-    """Return a server for generated code that uses the handlers in `instead` for their methods."""
-    return cast(grpc.Server, _Replacing(server, instead))
+def replace_handlers(server: grpc.Server, service: str, instead: "Mapping[str, Handler]") -> None:
+    """Serve methods by other handlers than those that generated code has added to the server.
 
-
-class _Replacing:
-    """The part of a server that generated code calls, with some handlers replaced."""
-
-    def __init__(self, server: grpc.Server, instead: "Mapping[str, Handler]") -> None:
-        self._server = server
-        self._instead = instead
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Do nothing: the same handlers are added again by name, and are replaced there."""
-
-    def add_registered_method_handlers(
-        self, service: str, handlers: "Mapping[str, Handler]"
-    ) -> None:
-        # grpc-stubs lacks this method.
-        self._server.add_registered_method_handlers(  # type: ignore[attr-defined]
-            service, {**handlers, **self._instead}
-        )
+    Args:
+        service: the name of the gRPC service.
+        instead: the handlers by the names of their methods.
+    """
+    # The last one counts that is registered for a method. grpc-stubs lacks this function.
+    server.add_registered_method_handlers(service, instead)  # type: ignore[attr-defined]

@@ -2,7 +2,8 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import time_ns
 
 from services.api.calls import current_call
@@ -20,16 +21,25 @@ from services.api.remote_storage_manager import (
     LogDigest,
     LogSegmentData,
     SegmentChunk,
+    SegmentFile,
     SegmentFileHeader,
 )
 from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import require
 from services.common.failpoints import failpoint
 from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import NoAnswerError, had_no_answer
 from services.rsm.deadline import ByteRate
 from services.rsm.delete import ObjectDeletes
 from services.rsm.digests import RunningDigest
-from services.rsm.layout import Manifest, SegmentKeys
+from services.rsm.layout import (
+    FIELD,
+    MANIFEST_ENCODING,
+    MAX_MANIFEST_EPOCHS_BYTES,
+    CustomMetadata,
+    Manifest,
+    SegmentKeys,
+)
 from services.rsm.locations import Location
 from services.rsm.upload import Uploader
 
@@ -43,7 +53,7 @@ class IncomingFiles:
         self._metadata = metadata
         self._chunks = iter(chunks)
 
-    def take(
+    def read(
         self, header: SegmentFileHeader, digest: RunningDigest
     ) -> Iterator[bytes | memoryview]:
         """Yield the bytes of the next file, and update `digest` with them.
@@ -109,7 +119,7 @@ class SegmentCopier:
             deployment_id: for the manifests; empty for none.
             require_open: raises unless the store is known to be this deployment's; active copies
                 then fail.
-            verify_writes: ask the store for each object before the copy is acknowledged.
+            verify_writes: check that the store has each object before the copy is acknowledged.
         """
         self._location = location
         self._backend = location.backend
@@ -127,14 +137,60 @@ class SegmentCopier:
         That copy may be an earlier one.
         """
         keys = self._location.keys(metadata)
+        replaced = self._replaced(metadata) if data.replaces else None
         with self._active_copies.copying(keys) as wait_for_turn:
             manifest = self._write(metadata, data, keys, wait_for_turn)
+            if replaced is not None:
+                manifest = replace(manifest, replaced_indexes=self._indexes_of(keys, replaced))
+                return self._commit_over(keys, manifest)
             counting = self._commit(keys, manifest)
             failpoint("rsm.manifest_written")
             if counting.attempt != manifest.attempt:
                 self._remove(keys, manifest.attempt)
                 self._require_same_segment(keys, counting, manifest)
         return counting.custom_metadata(self._location.location_id).to_bytes()
+
+    def _replaced(self, metadata: RemoteLogSegmentMetadata) -> CustomMetadata:
+        """Return the custom metadata of the copy that is to be replaced.
+
+        Raises:
+            InvalidRequestError: there is none, or its location takes no new objects.
+        """
+        require(metadata.custom_metadata is not None, FIELD, "must name the copy to be replaced")
+        custom = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
+        is_here = custom.location_id == self._location.location_id
+        text = f"is of location {custom.location_id}; copies are written to {self._location} only"
+        require(is_here, FIELD, text)
+        return custom
+
+    def _indexes_of(
+        self, keys: SegmentKeys, replaced: CustomMetadata
+    ) -> Mapping[IndexType, FileDigest]:
+        """Return the digests of the replaced copy's index files; empty if they are not known."""
+        try:
+            return self._location.read_manifest_of(keys, replaced).indexes
+        except (RemoteResourceNotFoundError, CorruptSegmentError):
+            return {}
+
+    def _commit_over(self, keys: SegmentKeys, mine: Manifest) -> bytes:
+        """Put the manifest over that of the replaced copy; return the custom metadata.
+
+        After a failure the objects of this attempt stay: the manifest may name them. They are
+        orphans until the segment is repaired again or deleted.
+        """
+        if not current_call().is_active():
+            self._remove(keys, mine.attempt)
+            raise RetriableRemoteStorageError(
+                f"{keys.stem}: the client has cancelled the copy; retry"
+            )
+        try:
+            written = mine.to_bytes()
+            self._backend.put(keys.manifest, written)
+            self._require_stored(keys.manifest, len(written))
+        except RemoteStorageError as e:
+            _log_leftovers(keys, mine, e)
+            raise
+        return mine.custom_metadata(self._location.location_id).to_bytes()
 
     def _write(
         self,
@@ -147,9 +203,9 @@ class SegmentCopier:
         attempt = secrets.token_hex(8)
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
-            self._require_kept(keys.log(attempt), manifest.log.size_bytes)
+            self._require_stored(keys.log(attempt), manifest.log.size_bytes)
             indexes = sum(each.size_bytes for each in manifest.indexes.values())
-            self._require_kept(keys.indexes(attempt), indexes)
+            self._require_stored(keys.indexes(attempt), indexes)
             wait_for_turn()
             self._require_open()
         except BaseException:
@@ -167,30 +223,38 @@ class SegmentCopier:
         incoming = IncomingFiles(metadata, data.chunks)
         log = self._write_log(keys.log(attempt), data.files[0], incoming)
         failpoint("rsm.log_written")
-        indexes = self._write_indexes(keys.indexes(attempt), data.files[1:], incoming)
+        indexes, epochs = self._write_indexes(keys.indexes(attempt), data.files[1:], incoming)
         failpoint("rsm.indexes_written")
         written_at_ms = time_ns() // 1_000_000
-        return Manifest(metadata, attempt, written_at_ms, log, indexes, self._deployment_id)
+        return Manifest(metadata, attempt, written_at_ms, log, indexes, self._deployment_id, epochs)
 
     def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
         digest = RunningDigest()
         with self._uploader.object(key, header.size_bytes, digest) as upload:
-            for piece in self._let_through(incoming.take(header, digest)):
+            for piece in self._let_through(incoming.read(header, digest)):
                 upload.write(piece)
         return digest.log
 
     def _write_indexes(
         self, key: str, headers: Sequence[SegmentFileHeader], incoming: IncomingFiles
-    ) -> dict[IndexType, FileDigest]:
+    ) -> tuple[dict[IndexType, FileDigest], str | None]:
+        """Write the index files; return their digests, and what the manifest has of the epochs."""
         written: dict[IndexType, FileDigest] = {}
+        epochs = None
         with self._uploader.object(key, sum(header.size_bytes for header in headers)) as upload:
             for header in headers:
                 digest = RunningDigest()
-                for piece in self._let_through(incoming.take(header, digest)):
+                is_kept = header.file is SegmentFile.LEADER_EPOCH
+                is_kept &= header.size_bytes <= MAX_MANIFEST_EPOCHS_BYTES
+                kept = bytearray()
+                for piece in self._let_through(incoming.read(header, digest)):
                     upload.write(piece)
+                    if is_kept:
+                        kept += piece
+                epochs = kept.decode(MANIFEST_ENCODING) if is_kept else epochs
                 written[IndexType[header.file.name]] = digest.whole
             incoming.expect_end()
-        return written
+        return written, epochs
 
     def _let_through(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         for piece in self._rate.limited(pieces):
@@ -211,13 +275,13 @@ class SegmentCopier:
                 f"{keys.stem}: the client has cancelled the copy; retry"
             )
         why: RemoteStorageError
-        is_taken = False
+        is_superseded = False
         try:
             written = mine.to_bytes()
             if self._backend.put_if_absent(keys.manifest, written):
-                self._require_kept(keys.manifest, len(written))
+                self._require_stored(keys.manifest, len(written))
                 return mine
-            is_taken = True
+            is_superseded = True  # This attempt never counts.
             why = RetriableRemoteStorageError(f"{keys.manifest}: deleted during the copy; retry")
         except RemoteStorageError as e:
             why = e  # The store may have written it although the response was lost.
@@ -235,22 +299,23 @@ class SegmentCopier:
                 raise
             raise why from None
         except RemoteStorageError as e:
-            if is_taken:
-                # Another manifest took the key: this attempt never counts.
+            if is_superseded:
                 self._remove(keys, mine.attempt)
                 raise
             _log_leftovers(keys, mine, e)
             raise why from None
 
-    def _require_kept(self, key: str, size_bytes: int) -> None:
-        """Check, if it is asked for, that the store has an object that it has acknowledged."""
-        found = self._backend.describe(key) if self._verify_writes else None
-        if not self._verify_writes or (found is not None and found.size_bytes == size_bytes):
+    def _require_stored(self, key: str, size_bytes: int) -> None:
+        """Check, if writes are verified, that the store has an object that it has acknowledged."""
+        if not self._verify_writes:
             return
-        kept = "does not have it" if found is None else f"has {found.size_bytes:,} of it"
+        stored = self._backend.describe(key)
+        if stored is not None and stored.size_bytes == size_bytes:
+            return
+        fault = "does not have it" if stored is None else f"has {stored.size_bytes:,} of it"
         raise RetriableRemoteStorageError(
-            f"{key} in {self._location}: the store acknowledged {size_bytes:,} bytes and {kept}; "
-            "retry, and see what the store or a proxy before it does with writes"
+            f"{key} in {self._location}: the store acknowledged {size_bytes:,} bytes and {fault}; "
+            "retry, and check what the store or a proxy before it does with writes"
         ) from NoAnswerError()
 
     def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
@@ -260,11 +325,11 @@ class SegmentCopier:
         manifest was in flight, and the PUT took effect afterwards.
         """
         segment = mine.metadata.remote_log_segment_id
-        if not counting.holds_same_bytes(mine):
+        if not counting.has_same_bytes(mine):
             raise SegmentAlreadyExistsError(
                 f"{segment} was copied with other content; use a new id for each copy"
             )
-        present = set(self._backend.list_keys(keys.prefix))
+        present = {stored.key for stored in self._backend.list_objects(keys.prefix)}
         if not {keys.log(counting.attempt), keys.indexes(counting.attempt)} <= present:
             raise SegmentAlreadyExistsError(f"{segment} has lost its objects; delete it first")
 

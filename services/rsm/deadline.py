@@ -3,9 +3,7 @@
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TypeVar
 
 from services.api.calls import current_call, serving
@@ -24,12 +22,12 @@ All requests of a step end within it, whether or not a caller waits, since it ho
 """
 
 ANSWER_S = 1.0
-"""Time before its deadline from which a call starts nothing, so that its response arrives.
+"""Time before its deadline in which a call sends nothing, so that its response arrives.
 
 A tenth of the call's time if it has less than ten seconds.
 """
 
-MOST_LOOKED_FOR = 30
+MOST_EXAMINED = 30
 """Most items that each need requests of their own before they can be deleted together."""
 
 T = TypeVar("T")
@@ -69,7 +67,7 @@ class ByteRate:
         try:
             for chunk in chunks:
                 is_active = self._waiter.unless_closed(current_call().is_active)
-                bucket.take(len(chunk), is_active)
+                bucket.spend(len(chunk), is_active)
                 yield chunk
         finally:
             if isinstance(chunks, Generator):
@@ -95,18 +93,6 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 
-_end_s: ContextVar[float] = ContextVar("end_s", default=inf)
-
-
-@contextmanager
-def asking_until(end_s: float) -> Iterator[None]:
-    """End each request of this thread to a store by `end_s`."""
-    before = _end_s.set(end_s)
-    try:
-        yield
-    finally:
-        _end_s.reset(before)
-
 
 @contextmanager
 def cleaning_up(waiter: Waiter) -> Iterator[None]:
@@ -120,21 +106,13 @@ def cleaning_up(waiter: Waiter) -> Iterator[None]:
         return end_s - waiter.now()
 
     call = replace(current_call(), is_active=lambda: left_s() > 0, left_s=left_s)
-    with asking_until(end_s), serving(call), outlasting_close():
+    with serving(call), outlasting_close():
         yield
 
 
-def left_s(waiter: Waiter) -> float:
-    """Return how long a request of this thread to a store may last, s; infinite if unbounded."""
-    return _end_s.get() - waiter.now()
-
-
 @contextmanager
-def within_deadline(waiter: Waiter) -> Iterator[None]:
-    """Stop starting requests ANSWER_S before the deadline of the current call.
-
-    Requests in flight then may take half of that time.
-    """
+def within_deadline() -> Iterator[None]:
+    """End all requests inside ANSWER_S before the deadline of the current call."""
     call = current_call()
     answer_s = min(ANSWER_S, call.left_s() / 10)
 
@@ -144,8 +122,7 @@ def within_deadline(waiter: Waiter) -> Iterator[None]:
     def is_active() -> bool:
         return left_s() > 0 and call.is_active()
 
-    end_s = waiter.now() + left_s() + answer_s / 2
-    with asking_until(end_s), serving(replace(call, is_active=is_active, left_s=left_s)):
+    with serving(replace(call, is_active=is_active, left_s=left_s)):
         yield
 
 
@@ -161,13 +138,13 @@ def require_wanted() -> None:
 
 
 def next_slice(todo: deque[T]) -> Iterator[T]:
-    """Take the items to examine next, until their objects should be deleted.
+    """Yield the items to examine next, until their objects should be deleted.
 
-    At least one, at most MOST_LOOKED_FOR, and none after a third of the remaining time. The last
+    At least one, at most MOST_EXAMINED, and none after a third of the remaining time. The last
     item may take another third, which leaves the last third for deletion.
     """
     enough_s = current_call().left_s() * 2 / 3
-    for _ in range(min(MOST_LOOKED_FOR, len(todo))):
+    for _ in range(min(MOST_EXAMINED, len(todo))):
         yield todo.popleft()
         if current_call().left_s() < enough_s:
             return

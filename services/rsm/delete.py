@@ -1,8 +1,7 @@
-"""Delete segments: by name if the custom metadata names the objects, else by listing the id."""
+"""Delete segments: by name if the custom metadata names all objects, else by listing the id."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from threading import Lock
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
@@ -45,14 +44,14 @@ class DeletePace:
     def keys_per_s(self) -> float:
         return self._limit.rate_per_s
 
-    def take(self, keys: int, is_wanted: Callable[[], bool]) -> float:
+    def acquire(self, keys: int, is_wanted: Callable[[], bool]) -> float:
         """Wait until `keys` keys may be deleted; return the time of that, for `slow_down`."""
-        self._limit.take(keys, self._waiter.unless_closed(is_wanted))
+        self._limit.spend(keys, self._waiter.unless_closed(is_wanted))
         return self._waiter.now()
 
-    def take_at_once(self, keys: int) -> float:
-        """Take a few keys without waiting; later calls make up for them. Returns as `take`."""
-        self._limit.force_take(keys)
+    def acquire_at_once(self, keys: int) -> float:
+        """Acquire a few keys without waiting, as `acquire`; later calls make up for them."""
+        self._limit.spend_at_once(keys)
         return self._waiter.now()
 
     def slow_down(self, began_s: float) -> None:
@@ -91,10 +90,6 @@ class ObjectDeletes:
         self._waiter = waiter
         self._on_delete = on_delete
 
-    def within_deadline(self) -> AbstractContextManager[None]:
-        """End the deletes of one call before its deadline, so that its response arrives."""
-        return within_deadline(self._waiter)
-
     def delete(
         self, backend: StorageBackend, keys: Sequence[str]
     ) -> Mapping[str, RemoteStorageError]:
@@ -103,7 +98,7 @@ class ObjectDeletes:
         Idempotent: a key without an object counts as deleted. Never raises. No request is sent for
         a caller that is gone.
         """
-        return self._delete(backend, keys, self._take_turns)
+        return self._delete(backend, keys, self._acquire)
 
     def clean_up(
         self, backend: StorageBackend, keys: Sequence[str]
@@ -113,19 +108,19 @@ class ObjectDeletes:
         Runs whether or not a caller waits, and ahead of all batches, one of which may take longer.
         """
         with cleaning_up(self._waiter):
-            return self._delete(backend, keys, self._pace.take_at_once)
+            return self._delete(backend, keys, self._pace.acquire_at_once)
 
     def _delete(
-        self, backend: StorageBackend, keys: Sequence[str], take: Callable[[int], float]
+        self, backend: StorageBackend, keys: Sequence[str], acquire: Callable[[int], float]
     ) -> Mapping[str, RemoteStorageError]:
-        """Delete keys with retries; `take` waits for so many keys and returns the time of that."""
+        """Delete keys with retries; `acquire` is a method of the pace."""
         for_good: dict[str, RemoteStorageError] = {}
         for_now: dict[str, RemoteStorageError] = {}
         left = list(keys)
         for attempt in range(self._retries + 1):
             try:
                 self._pause_before(attempt)
-                began_s = take(len(left))
+                began_s = acquire(len(left))
             except RetriableRemoteStorageError as e:
                 # The store's error, if it sent one, has more information.
                 return for_good | {key: for_now.get(key, e) for key in left}
@@ -140,8 +135,8 @@ class ObjectDeletes:
             self._pace.slow_down(began_s)
         return for_good | for_now
 
-    def _take_turns(self, keys: int) -> float:
-        return self._pace.take(keys, _is_wanted)
+    def _acquire(self, keys: int) -> float:
+        return self._pace.acquire(keys, _is_wanted)
 
     def _pause_before(self, attempt: int) -> None:
         if attempt:
@@ -187,7 +182,7 @@ class SegmentDeleter:
 
         Segments with known names go first: they need no listing of a store that may be down.
         """
-        with self._deletes.within_deadline():
+        with within_deadline():
             failed = self._delete_each(metadatas)
         return [failed.get(at) for at in range(len(metadatas))]
 
@@ -212,8 +207,8 @@ class SegmentDeleter:
         self._delete_all(named, failed)
         leftovers = _Leftovers(self._locations, self._active_copies)
         while unfinished:
-            looked_for = ((at, metadatas[at]) for at in next_slice(unfinished))
-            listed = leftovers.of(looked_for, failed)
+            batch = ((at, metadatas[at]) for at in next_slice(unfinished))
+            listed = leftovers.of(batch, failed)
             self._delete_all(listed, failed)
         return failed
 
@@ -240,10 +235,12 @@ class SegmentDeleter:
     def _named_keys(
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[Location, Sequence[str]] | None:
-        """Return the keys of a finished copy; None if it never finished."""
+        """Return the keys of a finished copy; None if the id must be listed: the copy never
+        finished, or replaced another one.
+        """
         self._active_copies.require_none(self._locations.current.keys(metadata))
         named = self._locations.named_by(metadata)
-        if named is None:
+        if named is None or named[1].replaces:
             return None
         location, found = named
         keys = location.keys(metadata)
@@ -260,7 +257,7 @@ class _Leftovers:
     def __init__(self, locations: Locations, active_copies: ActiveCopies) -> None:
         self._locations = locations
         self._active_copies = active_copies
-        self._away: RetriableRemoteStorageError | None = None
+        self._failure: RetriableRemoteStorageError | None = None
 
     def of(
         self,
@@ -289,13 +286,13 @@ class _Leftovers:
         """
         self._active_copies.require_none(self._locations.current.keys(metadata))
         for location in self._locations.all:
-            if self._away is not None:
-                raise self._away
+            if self._failure is not None:
+                raise self._failure
             try:
                 require_wanted()
                 keys = _listed_keys(location, metadata)
             except RetriableRemoteStorageError as e:
-                self._away = e
+                self._failure = e
                 raise
             yield location, keys
 
@@ -306,7 +303,8 @@ def _listed_keys(location: Location, metadata: RemoteLogSegmentMetadata) -> Sequ
     # Abort first, so that an upload that completes meanwhile is listed as an object.
     for upload in list(location.backend.list_uploads(prefix)):
         location.backend.abort_upload(upload)
-    return sorted(location.backend.list_keys(prefix), key=lambda key: not _is_manifest(key))
+    keys = (stored.key for stored in location.backend.list_objects(prefix))
+    return sorted(keys, key=lambda key: not _is_manifest(key))
 
 
 def _is_manifest(key: str) -> bool:

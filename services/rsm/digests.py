@@ -140,8 +140,8 @@ class DigestCache:
         )
         self._flights: SingleFlight[_Key, SegmentDigests | NoManifest] = SingleFlight(cache)
 
-    def get(self, location: Location, keys: SegmentKeys, found: CustomMetadata) -> SegmentDigests:
-        """Return the digests of the copy that `found` describes.
+    def get(self, location: Location, keys: SegmentKeys, custom: CustomMetadata) -> SegmentDigests:
+        """Return the digests of the copy that `custom` describes.
 
         Raises:
             RemoteResourceNotFoundError: there is no manifest.
@@ -151,11 +151,11 @@ class DigestCache:
 
         def read() -> SegmentDigests | NoManifest:
             try:
-                return SegmentDigests.of(location.read_manifest_of(keys, found))
+                return SegmentDigests.of(location.read_manifest_of(keys, custom))
             except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
                 return e
 
-        digests, _ = self._flights.run((location.location_id, keys.stem, found.to_bytes()), read)
+        digests, _ = self._flights.run((location.location_id, keys.stem, custom.to_bytes()), read)
         if isinstance(digests, NoManifest):
             raise type(digests)(str(digests))
         return digests

@@ -38,11 +38,13 @@ class DirectReads:
             text = "direct reads are off; stream the log, or set RSM_DIRECT_READS=true"
             raise NotServedError(text)
         with within("metadata"):
-            location, found = self._locations.find(metadata)
-        manifest = _manifest_of(location, metadata, found)
-        self._charge(manifest.log.size_bytes)
+            location, custom = self._locations.find(metadata)
+        manifest = _manifest_of(location, metadata, custom)
+        self._rate.charge(manifest.log.size_bytes)  # The whole log, however much is read.
         # Reading the manifest has shown that the store accepts the credentials that sign this.
-        signed = location.backend.presign(location.keys(metadata).log(found.attempt), self._valid_s)
+        signed = location.backend.presign(
+            location.keys(metadata).log(custom.attempt), self._valid_s
+        )
         if signed is None:
             raise DirectReadRefusedError(
                 f"{metadata.remote_log_segment_id} is in {location}, which gives clients no URLs; "
@@ -51,17 +53,13 @@ class DirectReads:
         _record(metadata, manifest.log.size_bytes, signed.valid_s)
         return OpenedLogSegment(signed.url, signed.valid_s * 1000, manifest.log)
 
-    def _charge(self, size_bytes: int) -> None:
-        """Charge the caller for the whole log."""
-        self._rate.charge(size_bytes)
-
 
 def _manifest_of(
-    location: Location, metadata: RemoteLogSegmentMetadata, found: CustomMetadata
+    location: Location, metadata: RemoteLogSegmentMetadata, custom: CustomMetadata
 ) -> Manifest:
     """Read the manifest of a copy: without the digests in it nothing can be verified."""
     try:
-        return location.read_manifest_of(location.keys(metadata), found)
+        return location.read_manifest_of(location.keys(metadata), custom)
     except CorruptSegmentError as e:
         segment = metadata.remote_log_segment_id
         raise CorruptSegmentError(

@@ -21,7 +21,7 @@ from services.common.bounded_file import SecretFileError, read_secret
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.backends.s3 import S3Probe, S3Storage, http_pool
+from services.rsm.backends.s3 import S3Storage
 from services.rsm.backends.s3_answers import BoundedPools
 from services.rsm.backends.s3_credentials import (
     FileCredentials,
@@ -29,12 +29,13 @@ from services.rsm.backends.s3_credentials import (
     SdkCredentials,
     StoreCredentials,
 )
-from services.rsm.backends.s3_http import S3Target
+from services.rsm.backends.s3_http import S3Target, http_pool
+from services.rsm.backends.s3_probe import S3Probe
 from services.rsm.backends.s3_rules import rules_of
 from services.rsm.backends.traced_pools import TracedPools
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
-from services.rsm.locations_file import RegisteredLocation, described, other_locations
+from services.rsm.locations_file import RegisteredLocation, current_location, other_locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.metrics import MeasuredStorage, publish_part_buffers
 from services.rsm.probe import StoreProbe, StoreRule
@@ -76,12 +77,11 @@ def build_manager(
         delete_retries=settings.retries,
     )
     return ObjectRemoteStorageManager(
-        locations.current,
+        locations,
         buffers,
         UPLOAD_THREADS,
         verification,
         limits,
-        others=locations.others,
         start_up=build_start_up(settings, locations, checked_first=checked_first),
         waiter=waiter,
         verify_writes=settings.verify_writes,
@@ -95,16 +95,21 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
     Raises:
         SystemExit: the file, or one with a key, cannot be used.
     """
-    waiter = waiter or Waiter()
-    backend = build_backend(settings, waiter)
-    current = Location(
-        settings.location_id, MeasuredStorage(backend), settings.prefix, described(settings)
+    http = _http(settings, waiter or Waiter())
+    own = _own_credentials(settings, http)
+    current, *others = (
+        Location(
+            each.id, MeasuredStorage(_backend(settings, each, own, http)), each.prefix, str(each)
+        )
+        for each in (current_location(settings), *other_locations(settings))
     )
-    own = backend.target.credentials if isinstance(backend, S3Storage) else None
-    others = [
-        _other_location(settings, listed, own, waiter) for listed in other_locations(settings)
-    ]
     return Locations(current, others)
+
+
+def build_backend(settings: RsmSettings) -> StorageBackend:
+    """Build the backend of the current location."""
+    http = _http(settings, Waiter())
+    return _backend(settings, current_location(settings), _own_credentials(settings, http), http)
 
 
 def build_start_up(
@@ -142,7 +147,7 @@ def _unmeasured(location: Location) -> StorageBackend:
 
 
 def _rules_of(locations: Locations) -> list[StoreRule]:
-    """Ask the store of each location what it does by itself; a file system does nothing."""
+    """Read what the store of each location does by itself; a file system does nothing."""
     rules = list[StoreRule]()
     for location in locations.all:
         store, where = _unmeasured(location), str(location) if locations.others else ""
@@ -151,58 +156,39 @@ def _rules_of(locations: Locations) -> list[StoreRule]:
     return rules
 
 
-def _other_location(
+def _backend(
     settings: RsmSettings,
-    listed: RegisteredLocation,
+    location: RegisteredLocation,
     own: StoreCredentials | None,
-    waiter: Waiter,
-) -> Location:
-    backend: StorageBackend
-    if listed.backend == "filesystem":
-        backend = FilesystemStorage(listed.directory or Path())
-    else:
-        target = S3Target(
-            endpoint=listed.endpoint,
-            secure=listed.secure,
-            region=listed.region,
-            bucket=listed.bucket,
-            credentials=_credentials_of(settings, listed, own),
-            sign_payload=not listed.secure,
-            public_endpoint=listed.public_endpoint,
-        )
-        backend = S3Storage(
-            _http(settings, waiter),
-            target,
-            listed.prefix,
-            writes=False,
-        )
-    return Location(listed.id, MeasuredStorage(backend), listed.prefix, described(listed))
+    http: PoolManager,
+) -> StorageBackend:
+    if location.backend == "filesystem":
+        return FilesystemStorage(location.directory or Path())
+    target = S3Target(
+        endpoint=location.endpoint,
+        secure=location.secure,
+        region=location.region,
+        bucket=location.bucket,
+        credentials=_credentials_of(settings, location, own),
+        sign_payload=not location.secure,
+        public_endpoint=location.public_endpoint,
+    )
+    is_current = location.id == settings.location_id
+    return S3Storage(http, target, location.prefix, writes=is_current)
 
 
 def _credentials_of(
-    settings: RsmSettings, listed: RegisteredLocation, own: StoreCredentials | None
+    settings: RsmSettings, location: RegisteredLocation, own: StoreCredentials | None
 ) -> StoreCredentials:
     """Read the credentials from the location's files, or use RSM's own."""
-    if listed.access_key_file is not None and listed.secret_key_file is not None:
-        return _file_credentials(listed.access_key_file, listed.secret_key_file)
+    if location.access_key_file is not None and location.secret_key_file is not None:
+        return _file_credentials(location.access_key_file, location.secret_key_file)
     if own is None:
         raise SystemExit(
-            f"RSM_LOCATIONS_FILE: {settings.locations_file}: location {listed.id} needs "
+            f"RSM_LOCATIONS_FILE: {settings.locations_file}: location {location.id} needs "
             "access_key_file and secret_key_file: RSM itself has no S3 credentials"
         )
     return own
-
-
-def build_backend(settings: RsmSettings, waiter: Waiter | None = None) -> StorageBackend:
-    """Build the object store that `settings` describe.
-
-    Raises:
-        SystemExit: a file with a key cannot be used.
-    """
-    if settings.directory is not None and settings.backend == "filesystem":
-        return FilesystemStorage(settings.directory)
-    http = _http(settings, waiter or Waiter())
-    return S3Storage(http, _s3_target(settings, http), settings.prefix)
 
 
 def _http(settings: RsmSettings, waiter: Waiter) -> PoolManager:
@@ -222,20 +208,13 @@ def _http(settings: RsmSettings, waiter: Waiter) -> PoolManager:
     )
 
 
-def _s3_target(settings: RsmSettings, http: PoolManager) -> S3Target:
-    return S3Target(
-        endpoint=settings.endpoint,
-        secure=settings.secure,
-        region=settings.region,
-        bucket=settings.bucket,
-        credentials=_own_credentials(settings, http),
-        sign_payload=not settings.secure,
-        public_endpoint=settings.public_store_endpoint,
-    )
+def _own_credentials(settings: RsmSettings, http: PoolManager) -> StoreCredentials | None:
+    """Return the credentials of RSM_CREDENTIALS; None if the current location needs none.
 
-
-def _own_credentials(settings: RsmSettings, http: PoolManager) -> StoreCredentials:
-    """Return the credentials of RSM_CREDENTIALS; `http` is for those that an STS gives."""
+    `http` is for those of an STS.
+    """
+    if settings.backend == "filesystem":
+        return None
     source = settings.credentials
     if source == "environment":
         keys = settings.access_key.get_secret_value(), settings.secret_key.get_secret_value()
@@ -261,7 +240,7 @@ def _file_credentials(
     try:
         return FileCredentials(access_key, secret_key, session_token)
     except SecretFileError as e:
-        raise SystemExit(str(e)) from None
+        raise SystemExit(f"files of the access key, secret key or session token: {e}") from None
 
 
 def _aws_provider(http: PoolManager) -> Provider:

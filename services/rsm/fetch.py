@@ -1,7 +1,7 @@
 """Read logs by one ranged GET each, and all indexes of a segment by one GET together."""
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 from services.api.errors import (
@@ -14,7 +14,10 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require, within
 from services.rsm.backends.protocol import CHUNK_BYTES, StorageBackend
+from services.rsm.deadline import ByteRate
 from services.rsm.index_cache import IndexCache
+from services.rsm.index_rebuild import IndexRebuild
+from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location, Locations
 from services.rsm.verification import ReadVerification
 
@@ -25,11 +28,17 @@ class SegmentReader:
     """Stream logs and indexes; send no request before the first chunk is taken."""
 
     def __init__(
-        self, locations: Locations, verification: ReadVerification, cache: IndexCache
+        self,
+        locations: Locations,
+        verification: ReadVerification,
+        cache: IndexCache,
+        rate: ByteRate,
     ) -> None:
+        """Set up reads; `rate` limits those of logs from which indexes are rebuilt."""
         self._locations = locations
         self._verification = verification
         self._cache = cache
+        self._rebuild = IndexRebuild(locations, verification, cache, rate)
 
     def fetch_log(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None
@@ -39,8 +48,8 @@ class SegmentReader:
             in_order = end_position >= start_position
             require(in_order, "end_position", f"{end_position} is below {start_position}")
         with within("metadata"):
-            location, found = self._locations.find(metadata)
-        key, size = location.keys(metadata).log(found.attempt), found.log_size_bytes
+            location, custom = self._locations.find(metadata)
+        key, size = location.keys(metadata).log(custom.attempt), custom.log_size_bytes
         if start_position >= max(size, 1):
             segment = metadata.remote_log_segment_id
             raise InvalidRangeError(f"{segment} has {size} bytes, none at {start_position}")
@@ -51,39 +60,59 @@ class SegmentReader:
                 return
             fetch = partial(location.backend.fetch, key)
             if self._verification.chooses_log():
-                verification = self._verification.of(location, metadata, found)
+                verification = self._verification.of(location, metadata, custom)
                 yield from verification.log(fetch, start_position, last)
             else:
                 yield from fetch(start_position, last)
 
     def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, *, as_stored: bool = False
     ) -> Iterator[bytes]:
         with within("metadata"):
-            location, found = self._locations.find(metadata)
-        size = found.index_sizes_bytes.get(index_type)
+            location, custom = self._locations.find(metadata)
+        size = custom.index_sizes_bytes.get(index_type)
         if size is None:
             segment = metadata.remote_log_segment_id
             raise RemoteResourceNotFoundError(f"{segment} has no {index_type.name} index")
-        key, start = (
-            location.keys(metadata).indexes(found.attempt),
-            found.index_position(index_type),
-        )
-        object_bytes = sum(found.index_sizes_bytes.values())
+        key = location.keys(metadata).indexes(custom.attempt)
+        start = custom.index_position(index_type)
         with (
             _naming(metadata, location, key, start, start + size - 1),
-            self._cache.borrow(location, key, found) as indexes,
+            closing(self._stored_index(metadata, location, custom, index_type)) as stored,
         ):
+            try:
+                # It comes when all are verified.
+                first = next(stored, b"")
+            except _ABOUT_BYTES as e:
+                if as_stored:
+                    raise
+                index = self._rebuild.rebuilt(metadata, location, custom, index_type, e)
+                yield from _cut(memoryview(index), 0, len(index))
+                return
+            if first:
+                yield first
+            yield from stored
+
+    def _stored_index(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        location: Location,
+        custom: CustomMetadata,
+        kind: IndexType,
+    ) -> Generator[bytes, None, None]:
+        key = location.keys(metadata).indexes(custom.attempt)
+        start, size = custom.index_position(kind), custom.index_sizes_bytes[kind]
+        with self._cache.borrow(location, key, custom) as indexes:
             if size == 0:
                 if indexes is None:
-                    _require_there(location.backend, key, object_bytes)
+                    _require_there(location.backend, key, sum(custom.index_sizes_bytes.values()))
                 return
             if indexes is None:
                 pieces = location.backend.fetch(key, start, start + size - 1)
             else:
                 pieces = _cut(indexes, start, size)
-            verification = self._verification.of(location, metadata, found)
-            yield from verification.index(pieces, index_type)
+            verification = self._verification.of(location, metadata, custom)
+            yield from verification.index(pieces, kind)
 
 
 def _cut(content: memoryview, start: int, size_bytes: int) -> Generator[bytes, None, None]:

@@ -10,15 +10,20 @@ slower, so the cache gives up early: for an object that is empty or larger than 
 borrowed objects fill the memory, and if the store sends fewer bytes than expected, or too slowly
 for a first byte to wait for all of them. The deleter calls `drop`.
 
+`rebuilt` caches the indexes that a walk over the log built, because the store has lost or damaged
+them (index_rebuild.py), or why it built none; readers of one copy share its walk.
+
 Invariants.
 * Cached objects have at most MAX_BYTES together, and so have those that are being read or borrowed:
-  a slow client cannot keep more in memory than that, however many indexes it asks for.
+  a slow client cannot hold more memory than that, however many indexes it requests. Rebuilt
+  indexes have as much.
 * A key names the location, the object and the custom metadata of its copy, whose attempt is unique:
   two copies never share an entry, and wrong metadata of one caller never reaches another.
-* The cache verifies nothing. Each reader verifies its own index as it would verify one of the
+* The cache verifies no object. Each reader verifies its own index as it would verify one of the
   store; if that fails, the object is dropped, and the next reader reads the store again.
-* No object outlives TTL_S. Deletes by this RSM drop it at once, even while it is being read; after
-  a delete by another RSM an index can be read until then.
+* No object outlives TTL_S, and no rebuilt index REBUILT_TTL_S. Deletes by this RSM drop both at
+  once, even while they are being read; after a delete by another RSM an index can be read until
+  then.
 
 Cancellation. Concurrent readers of one object share the request of the first. If that reader's call
 is cancelled, the request ends, and one of the waiting readers sends it again. Crash: nothing is
@@ -28,7 +33,7 @@ expires.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from threading import Lock
 
@@ -36,6 +41,7 @@ from cachetools import TTLCache
 from prometheus_client import Counter
 
 from services.api.errors import CorruptSegmentError
+from services.api.remote_storage_manager import IndexType
 from services.common.single_flight import SingleFlight
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.deadline import require_wanted
@@ -46,6 +52,7 @@ MIB = 1024 * 1024
 MAX_BYTES = 16 * MIB
 MAX_OBJECT_BYTES = 4 * MIB
 TTL_S = 5.0
+REBUILT_TTL_S = 60.0
 ENTRY_OVERHEAD_BYTES = 2048
 
 # A slower store delays the first byte too long: indexes are then read one by one.
@@ -59,6 +66,9 @@ INDEX_CACHE_HITS = Counter(
 
 _Key = tuple[int, str, bytes]
 """A location's number, the key of an .indexes object, and the custom metadata of its copy."""
+
+Walked = Mapping[IndexType, bytes] | str
+"""The indexes that a walk over a log built, or why it built none."""
 
 
 class _UnreadableAsWholeError(Exception):
@@ -81,10 +91,12 @@ class IndexCache:
         self._free_bytes = max_bytes
         cache: TTLCache[_Key, memoryview] = TTLCache(max_bytes, ttl_s, clock, _charged_bytes)
         self._objects: SingleFlight[_Key, memoryview] = SingleFlight(cache)
+        walked: TTLCache[_Key, Walked] = TTLCache(max_bytes, REBUILT_TTL_S, clock, _walked_bytes)
+        self._rebuilt: SingleFlight[_Key, Walked] = SingleFlight(walked)
 
     @contextmanager
     def borrow(
-        self, location: Location, key: str, found: CustomMetadata
+        self, location: Location, key: str, custom: CustomMetadata
     ) -> Iterator[memoryview | None]:
         """Lend the object with all indexes of a copy inside the block.
 
@@ -93,22 +105,40 @@ class IndexCache:
         Raises:
             RemoteStorageError: as StorageBackend.fetch.
         """
-        size_bytes = sum(found.index_sizes_bytes.values())
+        size_bytes = sum(custom.index_sizes_bytes.values())
         if not 0 < size_bytes <= self._max_object_bytes or not self._reserve(size_bytes):
             yield None
             return
         try:
-            yield self._content((location.location_id, key, found.to_bytes()), location, size_bytes)
+            yield self._content(_key(location, key, custom), location, size_bytes)
         except CorruptSegmentError:
             self.drop([key])
             raise
         finally:
             self._reserve(-size_bytes)
 
+    def rebuilt(
+        self,
+        location: Location,
+        key: str,
+        custom: CustomMetadata,
+        walk: Callable[[], Walked],
+        wait_s: float,
+    ) -> Walked:
+        """Return what `walk` built for a copy, now or within REBUILT_TTL_S.
+
+        Raises:
+            RetriableRemoteStorageError: the walk of another reader takes longer than `wait_s`.
+            RemoteStorageError: as `walk`; it is not cached.
+        """
+        walked, _ = self._rebuilt.run(_key(location, key, custom), walk, wait_s)
+        return walked
+
     def drop(self, keys: Iterable[str]) -> None:
-        """Drop objects that were deleted, also those that are being read from the store."""
+        """Drop objects that were deleted, also those that are being read or rebuilt."""
         gone = frozenset(keys)
-        self._objects.discard(each for each in self._objects.current_keys() if each[1] in gone)
+        for flights in (self._objects, self._rebuilt):
+            flights.discard([each for each in flights.current_keys() if each[1] in gone])
 
     def _content(self, key: _Key, location: Location, size_bytes: int) -> memoryview | None:
         def read() -> memoryview:
@@ -123,12 +153,21 @@ class IndexCache:
         return content
 
     def _reserve(self, size_bytes: int) -> bool:
-        """Take memory for a borrowed object, or give it back; False if there is not enough."""
+        """Reserve memory for a borrowed object, or release it; False if there is not enough."""
         with self._lock:
             if size_bytes > self._free_bytes:
                 return False
             self._free_bytes -= size_bytes
             return True
+
+
+def _key(location: Location, key: str, custom: CustomMetadata) -> _Key:
+    return location.location_id, key, custom.to_bytes()
+
+
+def _walked_bytes(walked: Walked) -> int:
+    size_bytes = len(walked) if isinstance(walked, str) else sum(map(len, walked.values()))
+    return ENTRY_OVERHEAD_BYTES + size_bytes
 
 
 def _charged_bytes(content: memoryview) -> int:

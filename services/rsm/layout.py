@@ -1,13 +1,14 @@
 """Name objects, and read and write custom metadata and manifests."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NoReturn
+from typing import Annotated, Literal
 from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -15,18 +16,19 @@ from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, 
 from services.api.segments import (
     CUSTOM_METADATA_FORM,
     CUSTOM_METADATA_VERSION,
+    REPLACING_VERSION,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.api.validation import INT32_MAX, require, require_int64
+from services.api.validation import INT32_MAX, INT64_MAX, require
 
 FIELD = "custom_metadata"
 MANIFEST_DIGEST_BYTES = 16
 _ABSENT = -1
 _ATTEMPT = re.compile(r"[0-9a-f]{16}")
 
-VERSION = 1
+VERSION: Literal[1] = 1
 
 MAX_LEADER_EPOCHS = 100_000
 """Most leader epochs of one segment; no setting lets RLMM accept more."""
@@ -34,19 +36,21 @@ MAX_LEADER_EPOCHS = 100_000
 MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
 """Longest custom metadata of a segment that is to be copied, before RSM's own exists."""
 
+MAX_MANIFEST_EPOCHS_BYTES = 512 * 1024
+"""A longer LEADER_EPOCH file is not in the manifest."""
+MANIFEST_ENCODING = "latin-1"
+"""Has a character for each byte."""
+
 _ANY_LOCATION = 1
 _UNKNOWN_SIZE = -1
-_FLAG = "txn_idx_empty"
 
-_NO_MANIFEST = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    InvalidRequestError,
+_Crc32c = Annotated[int, Field(ge=0, lt=2**32)]
+
+_SAME = (
+    *("start_offset", "end_offset", "max_timestamp_ms", "broker_id", "broker_leader_epoch"),
+    *("event_timestamp_ms", "segment_size_in_bytes", "txn_idx_empty"),
 )
-"""Errors that reading any other document may raise."""
+"""The fields of segment metadata that a manifest has as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +86,23 @@ class SegmentKeys:
         return f"{self.stem}.{attempt}.indexes"
 
 
-def keys_beside(key: str) -> SegmentKeys:
+def keys_of_segment_with(key: str) -> SegmentKeys:
     """Return all keys of the segment that has `key`, which must have a segment_object_name."""
     folder, _, name = key.rpartition("/")
     return SegmentKeys(f"{folder}/{name.partition('.')[0]}")
+
+
+def partition_prefix(prefix: str, tp: TopicIdPartition) -> str:
+    """Return the common beginning of all keys of a partition in a location."""
+    return f"{prefix}{tp.topic_id.hex}/{tp.partition}/"
 
 
 def segment_keys(prefix: str, metadata: RemoteLogSegmentMetadata) -> SegmentKeys:
     """Return the keys of `metadata`'s segment; `prefix` is empty or ends with a slash."""
     segment_id = metadata.remote_log_segment_id
     partition = segment_id.topic_id_partition
-    folder = f"{prefix}{partition.topic_id.hex}/{partition.partition}"
-    return SegmentKeys(f"{folder}/{metadata.start_offset:020d}-{segment_id.id.hex}")
+    folder = partition_prefix(prefix, partition)
+    return SegmentKeys(f"{folder}{metadata.start_offset:020d}-{segment_id.id.hex}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,7 @@ class CustomMetadata:
         index_sizes_bytes: of each index file in the order of IndexType, which is their order in the
             .indexes object; TRANSACTION may be missing, an empty file is 0.
         manifest_digest: the first 16 bytes of the manifest's sha256.
+        replaces: the copy replaced another one of the same id, whose objects may still exist.
     """
 
     location_id: int
@@ -114,6 +124,7 @@ class CustomMetadata:
     log_size_bytes: int
     index_sizes_bytes: Mapping[IndexType, int]
     manifest_digest: bytes
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.location_id < 2**16, FIELD, "location id must be 1 to 65535")
@@ -138,7 +149,7 @@ class CustomMetadata:
         sizes = (self.index_sizes_bytes.get(kind, _ABSENT) for kind in IndexType)
         attempt = bytes.fromhex(self.attempt)
         return CUSTOM_METADATA_FORM.pack(
-            CUSTOM_METADATA_VERSION,
+            REPLACING_VERSION if self.replaces else CUSTOM_METADATA_VERSION,
             self.location_id,
             attempt,
             self.log_size_bytes,
@@ -154,15 +165,17 @@ class CustomMetadata:
         Raises:
             InvalidRequestError: of an unknown version, or malformed.
         """
-        is_known = data[:1] == bytes([CUSTOM_METADATA_VERSION])
-        require(is_known, FIELD, f"not of version {CUSTOM_METADATA_VERSION}")
+        versions = (CUSTOM_METADATA_VERSION, REPLACING_VERSION)
+        is_known = bool(data) and data[0] in versions
+        require(is_known, FIELD, f"not of version {versions[0]} or {versions[1]}")
         size = CUSTOM_METADATA_FORM.size
         require(len(data) == size, FIELD, f"must have {size} bytes, has {len(data)}")
-        _, location_id, attempt, log_size, *sizes, digest = CUSTOM_METADATA_FORM.unpack(data)
+        version, location_id, attempt, log_size, *sizes, digest = CUSTOM_METADATA_FORM.unpack(data)
         present = {
             kind: size for kind, size in zip(IndexType, sizes, strict=True) if size != _ABSENT
         }
-        return cls(location_id, attempt.hex(), log_size, present, digest)
+        replaces = version == REPLACING_VERSION
+        return cls(location_id, attempt.hex(), log_size, present, digest, replaces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +188,10 @@ class Manifest:
         written_at_ms: when, by RSM's clock.
         indexes: the index files in their order in the .indexes object.
         deployment_id: of the RSM that wrote it; empty: that RSM had none.
+        leader_epochs: the LEADER_EPOCH file as MANIFEST_ENCODING, so that it is there even if the
+            .indexes object is lost; None if it is too long to be in two places.
+        replaced_indexes: the index files of the copy that this one replaced, which the metadata's
+            custom metadata names; empty if they are not known. None: it replaced none.
         read_digest: of the bytes that the manifest was read from. None if it was not read.
     """
 
@@ -184,38 +201,52 @@ class Manifest:
     log: LogDigest
     indexes: Mapping[IndexType, FileDigest]
     deployment_id: str = ""
+    leader_epochs: str | None = None
+    replaced_indexes: Mapping[IndexType, FileDigest] | None = None
     read_digest: bytes | None = field(default=None, compare=False)
 
     def custom_metadata(self, location_id: int) -> CustomMetadata:
         """Return the custom metadata that the copy, and any repeat of it, returns."""
         sizes = {kind: digest.size_bytes for kind, digest in self.indexes.items()}
         digest = self.read_digest or _manifest_digest(self.to_bytes())
-        return CustomMetadata(location_id, self.attempt, self.log.size_bytes, sizes, digest)
+        replaces = self.replaced_indexes is not None
+        size_bytes = self.log.size_bytes
+        return CustomMetadata(location_id, self.attempt, size_bytes, sizes, digest, replaces)
 
-    def holds_same_bytes(self, other: "Manifest") -> bool:
+    def of_copy(self, custom: CustomMetadata) -> "Manifest | None":
+        """Return the manifest of the copy that `custom` describes: this one, or the replaced one.
+
+        None if it is neither, or nothing is known of the replaced one.
+        """
+        if self.custom_metadata(custom.location_id) == custom:
+            return self
+        if not self.replaced_indexes or self.metadata.custom_metadata != custom.to_bytes():
+            return None
+        return replace(self, attempt=custom.attempt, indexes=self.replaced_indexes)
+
+    def has_same_bytes(self, other: "Manifest") -> bool:
         """Return whether every file of the two copies has the same size and digests."""
         return self.log == other.log and self.indexes == other.indexes
 
     def to_bytes(self) -> bytes:
-        position = 0
-        sections = {}
-        for kind, digest in self.indexes.items():
-            sections[kind.name] = {"position": position, **_digest_to_json(digest)}
-            position += digest.size_bytes
-        document = {
-            "version": VERSION,
-            "attempt": self.attempt,
-            "written_at_ms": self.written_at_ms,
-            "deployment_id": self.deployment_id,
-            "metadata": _metadata_to_json(self.metadata),
-            "log": {
-                **_digest_to_json(self.log.whole),
-                "chunk_bytes": DIGEST_CHUNK_BYTES,
-                "chunk_crc32c": list(self.log.chunk_crc32c),
-            },
-            "indexes": sections,
-        }
-        return json.dumps(document, separators=(",", ":")).encode("ascii")
+        replaced = self.replaced_indexes
+        document = _Document(
+            version=VERSION,
+            attempt=self.attempt,
+            written_at_ms=self.written_at_ms,
+            deployment_id=self.deployment_id,
+            metadata=_Metadata.of(self.metadata),
+            log=_Log(
+                size_bytes=self.log.size_bytes,
+                crc32c=self.log.whole.crc32c,
+                chunk_bytes=DIGEST_CHUNK_BYTES,
+                chunk_crc32c=list(self.log.chunk_crc32c),
+            ),
+            indexes=_sections(self.indexes),
+            leader_epochs=self.leader_epochs,
+            replaced_indexes=None if replaced is None else _sections(replaced),
+        )
+        return document.model_dump_json().encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> "Manifest":
@@ -227,13 +258,117 @@ class Manifest:
             CorruptSegmentError: not a manifest, or of an unknown version.
         """
         try:
-            document = json.loads(data, parse_float=_no_number, parse_constant=_no_number)
-            _require_one_flag(document)
-            manifest = replace(_from_json(document), read_digest=_manifest_digest(data))
+            document = _Document.model_validate_json(data)
+            log, replaced = document.log, document.replaced_indexes
+            manifest = cls(
+                metadata=document.metadata.value(),
+                attempt=document.attempt,
+                written_at_ms=document.written_at_ms,
+                log=LogDigest(log.value(), tuple(log.chunk_crc32c)),
+                indexes=_digests(document.indexes),
+                deployment_id=document.deployment_id,
+                leader_epochs=document.leader_epochs,
+                replaced_indexes=None if replaced is None else _digests(replaced),
+                read_digest=_manifest_digest(data),
+            )
             manifest.custom_metadata(_ANY_LOCATION)
             return manifest
-        except _NO_MANIFEST as e:
+        except (ValueError, KeyError, InvalidRequestError) as e:
             raise CorruptSegmentError(f"{key}: not a manifest of version {VERSION}") from e
+
+
+class _Part(BaseModel):
+    """A part of the JSON of a manifest; other fields are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _Digest(_Part):
+    size_bytes: int
+    crc32c: _Crc32c
+
+    def value(self) -> FileDigest:
+        return FileDigest(self.size_bytes, self.crc32c)
+
+
+class _Section(_Digest):
+    position: int
+
+
+class _Log(_Digest):
+    chunk_bytes: Annotated[int, Field(ge=DIGEST_CHUNK_BYTES, le=DIGEST_CHUNK_BYTES)]
+    chunk_crc32c: list[_Crc32c]
+
+
+class _Metadata(_Part):
+    topic_id: str
+    topic: str
+    partition: int
+    id: str
+    start_offset: int
+    end_offset: int
+    max_timestamp_ms: int
+    broker_id: int
+    broker_leader_epoch: int | None
+    event_timestamp_ms: int
+    segment_leader_epochs: list[tuple[int, int]]
+    segment_size_in_bytes: int
+    custom_metadata: str | None
+    state: str
+    txn_idx_empty: bool
+
+    @classmethod
+    def of(cls, metadata: RemoteLogSegmentMetadata) -> "_Metadata":
+        partition, custom = metadata.topic_id_partition, metadata.custom_metadata
+        return cls(
+            topic_id=str(partition.topic_id),
+            topic=partition.topic,
+            partition=partition.partition,
+            id=str(metadata.remote_log_segment_id.id),
+            segment_leader_epochs=[
+                (each.leader_epoch, each.start_offset) for each in metadata.segment_leader_epochs
+            ],
+            custom_metadata=None if custom is None else custom.hex(),
+            state=metadata.state.name,
+            **{name: getattr(metadata, name) for name in _SAME},
+        )
+
+    def value(self) -> RemoteLogSegmentMetadata:
+        partition = TopicIdPartition(UUID(self.topic_id), self.topic, self.partition)
+        custom = self.custom_metadata
+        return RemoteLogSegmentMetadata(
+            remote_log_segment_id=RemoteLogSegmentId(partition, UUID(self.id)),
+            segment_leader_epochs=segment_leader_epochs(self.segment_leader_epochs),
+            custom_metadata=None if custom is None else bytes.fromhex(custom),
+            state=RemoteLogSegmentState[self.state],
+            **{name: getattr(self, name) for name in _SAME},
+        )
+
+
+class _Document(_Part):
+    version: Literal[1]
+    attempt: str
+    written_at_ms: Annotated[int, Field(ge=0, le=INT64_MAX)]
+    deployment_id: str
+    metadata: _Metadata
+    log: _Log
+    indexes: dict[str, _Section]
+    leader_epochs: str | None = None
+    replaced_indexes: dict[str, _Section] | None = None
+
+
+def _sections(indexes: Mapping[IndexType, FileDigest]) -> dict[str, _Section]:
+    position, sections = 0, dict[str, _Section]()
+    for kind, digest in indexes.items():
+        sections[kind.name] = _Section(
+            size_bytes=digest.size_bytes, crc32c=digest.crc32c, position=position
+        )
+        position += digest.size_bytes
+    return sections
+
+
+def _digests(sections: Mapping[str, _Section]) -> dict[IndexType, FileDigest]:
+    return {kind: sections[kind.name].value() for kind in IndexType if kind.name in sections}
 
 
 def require_fits(metadata: RemoteLogSegmentMetadata, log_size_bytes: int) -> None:
@@ -259,105 +394,3 @@ def require_fits(metadata: RemoteLogSegmentMetadata, log_size_bytes: int) -> Non
 
 def _manifest_digest(data: bytes) -> bytes:
     return sha256(data).digest()[:MANIFEST_DIGEST_BYTES]
-
-
-def _from_json(document: dict[str, Any]) -> Manifest:
-    log = document["log"]
-    if document["version"] != VERSION or log["chunk_bytes"] != DIGEST_CHUNK_BYTES:
-        raise ValueError("unknown version")
-    if len(log["chunk_crc32c"]) != -(-log["size_bytes"] // DIGEST_CHUNK_BYTES):
-        raise ValueError("not a digest for each chunk")
-    return Manifest(
-        metadata=_metadata_from_json(document["metadata"]),
-        attempt=document["attempt"],
-        written_at_ms=_time_ms(document["written_at_ms"]),
-        log=LogDigest(_digest_from_json(log), tuple(map(_crc32c, log["chunk_crc32c"]))),
-        indexes={
-            kind: _digest_from_json(document["indexes"][kind.name])
-            for kind in IndexType
-            if kind.name in document["indexes"]
-        },
-        deployment_id=_text(document["deployment_id"]),
-    )
-
-
-def _digest_to_json(digest: FileDigest) -> dict[str, int]:
-    return {"size_bytes": digest.size_bytes, "crc32c": digest.crc32c}
-
-
-def _digest_from_json(document: dict[str, Any]) -> FileDigest:
-    return FileDigest(size_bytes=document["size_bytes"], crc32c=_crc32c(document["crc32c"]))
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"not a number of a manifest: {text}")
-
-
-def _require_one_flag(part: object, name: str = "") -> None:
-    """Raise TypeError for a boolean in place of a number, which Python accepts as 0 or 1."""
-    if isinstance(part, bool) and name != _FLAG:
-        raise TypeError(f"{name}: {part}")
-    if isinstance(part, dict):
-        for key, each in part.items():
-            _require_one_flag(each, key)
-    elif isinstance(part, list):
-        for each in part:
-            _require_one_flag(each)
-
-
-def _time_ms(number: int) -> int:
-    require_int64(number, "written_at_ms")
-    return number
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"not a text: {value}")
-    return value
-
-
-def _crc32c(number: int) -> int:
-    if not 0 <= number < 2**32:
-        raise ValueError(f"not a crc32c: {number}")
-    return number
-
-
-def _metadata_to_json(metadata: RemoteLogSegmentMetadata) -> dict[str, Any]:
-    partition = metadata.topic_id_partition
-    custom_metadata = metadata.custom_metadata
-    return {
-        "topic_id": str(partition.topic_id),
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "id": str(metadata.remote_log_segment_id.id),
-        "start_offset": metadata.start_offset,
-        "end_offset": metadata.end_offset,
-        "max_timestamp_ms": metadata.max_timestamp_ms,
-        "broker_id": metadata.broker_id,
-        "broker_leader_epoch": metadata.broker_leader_epoch,
-        "event_timestamp_ms": metadata.event_timestamp_ms,
-        "segment_leader_epochs": [
-            [epoch.leader_epoch, epoch.start_offset] for epoch in metadata.segment_leader_epochs
-        ],
-        "segment_size_in_bytes": metadata.segment_size_in_bytes,
-        "custom_metadata": None if custom_metadata is None else custom_metadata.hex(),
-        "state": metadata.state.name,
-        "txn_idx_empty": metadata.txn_idx_empty,
-    }
-
-
-def _metadata_from_json(document: dict[str, Any]) -> RemoteLogSegmentMetadata:
-    fields = dict(document)
-    partition = TopicIdPartition(
-        UUID(fields.pop("topic_id")), fields.pop("topic"), fields.pop("partition")
-    )
-    custom_metadata = fields.pop("custom_metadata")
-    if not isinstance(fields[_FLAG], bool):
-        raise TypeError(_FLAG)
-    return RemoteLogSegmentMetadata(
-        remote_log_segment_id=RemoteLogSegmentId(partition, UUID(fields.pop("id"))),
-        segment_leader_epochs=segment_leader_epochs(fields.pop("segment_leader_epochs")),
-        custom_metadata=None if custom_metadata is None else bytes.fromhex(custom_metadata),
-        state=RemoteLogSegmentState[fields.pop("state")],
-        **fields,
-    )

@@ -44,15 +44,19 @@ class Location:
             raise CorruptSegmentError(f"{name}: the manifest of another segment, {segment}")
         return manifest
 
-    def read_manifest_of(self, keys: SegmentKeys, found: CustomMetadata) -> Manifest:
-        """Read the manifest that a copy's custom metadata was written with; raises as the above."""
+    def read_manifest_of(self, keys: SegmentKeys, custom: CustomMetadata) -> Manifest:
+        """Read the manifest of the copy that `custom` describes, also if another copy replaced it.
+
+        Raises as read_manifest does.
+        """
         manifest = self.read_manifest(keys)
-        if manifest.custom_metadata(self.location_id) != found:
+        of_copy = manifest.of_copy(custom)
+        if of_copy is None:
             raise CorruptSegmentError(
                 f"{keys.manifest} in {self} is not the manifest that the metadata of attempt "
-                f"{found.attempt} was written with: it describes attempt {manifest.attempt}"
+                f"{custom.attempt} was written with: it describes attempt {manifest.attempt}"
             )
-        return manifest
+        return of_copy
 
 
 class Locations:
@@ -89,11 +93,11 @@ class Locations:
         """
         if metadata.custom_metadata is None:
             return None
-        found = CustomMetadata.from_bytes(metadata.custom_metadata)
-        is_registered = found.location_id in self._by_id
-        text = f"location {found.location_id} is not registered; add it to RSM_LOCATIONS_FILE"
+        custom = CustomMetadata.from_bytes(metadata.custom_metadata)
+        is_registered = custom.location_id in self._by_id
+        text = f"location {custom.location_id} is not registered; add it to RSM_LOCATIONS_FILE"
         require(is_registered, FIELD, text)
-        return self._by_id[found.location_id], found
+        return self._by_id[custom.location_id], custom
 
     def find(self, metadata: RemoteLogSegmentMetadata) -> tuple[Location, CustomMetadata]:
         """Find the location of a segment; read manifests only if the caller has no custom metadata.

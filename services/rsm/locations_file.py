@@ -1,4 +1,4 @@
-"""Read the file of the other locations (RSM_LOCATIONS_FILE)."""
+"""Describe the current location, and read the file of the others (RSM_LOCATIONS_FILE)."""
 
 import tomllib
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from services.common.bounded_file import read_bounded
+from services.common.settings import plain_fault
 from services.rsm.settings import (
     ENDPOINT_PATTERN,
     MAX_LOCATION_ID,
@@ -20,12 +21,9 @@ from services.rsm.settings import (
 
 _MAX_REGISTRY_BYTES = 1024 * 1024
 
-Place = tuple[str, ...]
-"""The values that distinguish two places."""
-
 
 class RegisteredLocation(BaseModel):
-    """One [[location]] of the file.
+    """The current location, or one [[location]] of the file.
 
     Attributes:
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
@@ -58,11 +56,39 @@ class RegisteredLocation(BaseModel):
                 raise ValueError(f"{name} has a NUL character")
         return self
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Return the values that distinguish two places."""
+        if self.backend == "filesystem":
+            return (self.backend, str((self.directory or Path()).resolve()), self.prefix)
+        return (self.backend, self.endpoint.lower(), self.bucket, self.prefix)
+
+    def __str__(self) -> str:
+        """Describe the place for people, without credentials."""
+        if self.backend == "filesystem":
+            return f"prefix {self.prefix!r} of directory {str(self.directory)!r}"
+        return f"prefix {self.prefix!r} of bucket {self.bucket!r} at {self.endpoint}"
+
 
 class _LocationsFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     location: list[RegisteredLocation] = []
+
+
+def current_location(settings: RsmSettings) -> RegisteredLocation:
+    """Return the location of the settings, whose credentials are RSM's own."""
+    return RegisteredLocation(
+        id=settings.location_id,
+        backend=settings.backend,
+        prefix=settings.prefix,
+        directory=settings.directory,
+        endpoint=settings.endpoint,
+        region=settings.region,
+        bucket=settings.bucket,
+        secure=settings.secure,
+        public_endpoint=settings.public_store_endpoint,
+    )
 
 
 def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
@@ -80,32 +106,16 @@ def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
     what = f"RSM_LOCATIONS_FILE: {settings.locations_file}"
     listed = _read(settings.locations_file, what)
     _require_unique_numbers(listed, what)
-    current = place_of(settings)
+    current = current_location(settings)
     for location in listed:
-        if location.id == settings.location_id and place_of(location) != current:
+        if location.id == current.id and location.place != current.place:
             raise SystemExit(
-                f"{what}: location {location.id} is {described(location)} in the file, but "
-                f"{described(settings)} in the settings; set RSM_LOCATION_ID to a new number for a "
-                "new place"
+                f"{what}: location {location.id} is {location} in the file, but {current} in the "
+                "settings; set RSM_LOCATION_ID to a new number for a new place"
             )
-    others = [location for location in listed if location.id != settings.location_id]
-    _require_unique_places({current: settings.location_id}, others, what)
+    others = [location for location in listed if location.id != current.id]
+    _require_unique_places([current, *others], what)
     return others
-
-
-def place_of(location: RegisteredLocation | RsmSettings) -> Place:
-    """Return a key that is equal for two descriptions of one place."""
-    if location.backend == "filesystem":
-        directory = location.directory or Path()
-        return (location.backend, str(directory.resolve()), location.prefix)
-    return (location.backend, location.endpoint.lower(), location.bucket, location.prefix)
-
-
-def described(location: RegisteredLocation | RsmSettings) -> str:
-    """Describe a place for people, without credentials."""
-    if location.backend == "filesystem":
-        return f"prefix {location.prefix!r} of directory {str(location.directory)!r}"
-    return f"prefix {location.prefix!r} of bucket {location.bucket!r} at {location.endpoint}"
 
 
 def _read(path: Path, what: str) -> list[RegisteredLocation]:
@@ -121,7 +131,7 @@ def _read(path: Path, what: str) -> list[RegisteredLocation]:
     except ValidationError as e:
         complaints = e.errors(include_input=False)
         raise SystemExit(
-            "\n".join(f"{what}: {_named(c['loc'])}{_said(c['type'], c['msg'])}" for c in complaints)
+            "\n".join(f"{what}: {_named(c['loc'])}{plain_fault(c)}" for c in complaints)
         ) from e
 
 
@@ -131,25 +141,19 @@ def _named(location: tuple[int | str, ...]) -> str:
     return f"{' '.join(words).rstrip(',')}: " if words else ""
 
 
-def _said(kind: str, message: str) -> str:
-    return "unknown key" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
-
-
 def _require_unique_numbers(listed: list[RegisteredLocation], what: str) -> None:
-    seen: set[int] = set()
+    ids: set[int] = set()
     for location in listed:
-        if location.id in seen:
+        if location.id in ids:
             raise SystemExit(f"{what}: id {location.id} is given to two locations")
-        seen.add(location.id)
+        ids.add(location.id)
 
 
-def _require_unique_places(
-    ids: dict[Place, int], others: list[RegisteredLocation], what: str
-) -> None:
-    for location in others:
-        first = ids.setdefault(place_of(location), location.id)
+def _require_unique_places(locations: list[RegisteredLocation], what: str) -> None:
+    ids: dict[tuple[str, ...], int] = {}
+    for location in locations:
+        first = ids.setdefault(location.place, location.id)
         if first != location.id:
             raise SystemExit(
-                f"{what}: locations {first} and {location.id} are the same place, "
-                f"{described(location)}"
+                f"{what}: locations {first} and {location.id} are the same place, {location}"
             )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import (
     MAX_DELETE_BATCH,
     IndexType,
@@ -20,8 +21,8 @@ from services.rsm.direct import DirectReads
 from services.rsm.fetch import SegmentReader
 from services.rsm.index_cache import IndexCache
 from services.rsm.layout import require_fits
-from services.rsm.locations import Location, Locations
-from services.rsm.probe import StoreRule
+from services.rsm.locations import Locations
+from services.rsm.probe import StoreProbe, StoreRule
 from services.rsm.segment_objects import StoredSegmentObjects
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers, Uploader
@@ -39,12 +40,11 @@ class ObjectRemoteStorageManager:
 
     def __init__(
         self,
-        location: Location,
+        locations: Locations,
         buffers: PartBuffers,
         upload_threads: int,
         verification: ReadVerification | None = None,
         limits: Limits = DEFAULT_LIMITS,
-        others: Sequence[Location] = (),
         start_up: StartUp | None = None,
         waiter: Waiter | None = None,
         direct_read_s: int = 0,
@@ -55,15 +55,14 @@ class ObjectRemoteStorageManager:
 
         Args:
             verification: None: verify only indexes.
-            others: earlier locations.
-            start_up: None: check only the presence of the store.
+            start_up: None: check the store, but serve calls before that.
             waiter: the same as the backends'.
-            verify_writes: ask the store for each object of a copy before it is acknowledged.
+            verify_writes: check that the store has each object before a copy is acknowledged.
             direct_read_s: for how long URLs of OpenLogSegment are valid, s; 0: none are given.
         """
-        self._backend = location.backend
-        self._start_up = start_up
-        locations = Locations(location, others)
+        location = locations.current
+        self._start_up = start_up or StartUp(locations, StoreProbe(location))
+        require_open, deployment_id = self._start_up.require_open, self._start_up.deployment_id
         self._waiter = waiter or Waiter()
         self._uploader = Uploader(location.backend, buffers, upload_threads, self._waiter)
         pace = DeletePace(limits.delete_rate_keys_per_s, self._waiter)
@@ -74,24 +73,22 @@ class ObjectRemoteStorageManager:
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiter)
         self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiter)
         active_copies = ActiveCopies(self._waiter)
-        deployment_id = "" if start_up is None else start_up.deployment_id
         self._copier = SegmentCopier(
             location,
             self._uploader,
             deletes,
             upload_rate,
             active_copies,
-            self._require_open,
+            require_open,
             deployment_id,
             verify_writes=verify_writes,
         )
-        self._reader = SegmentReader(
-            locations, verification or ReadVerification("off", cache_bytes=0), index_cache
-        )
+        verification = verification or ReadVerification("off", cache_bytes=0)
+        self._reader = SegmentReader(locations, verification, index_cache, self._fetch_rate)
         self._direct_reads = DirectReads(locations, direct_read_s, self._fetch_rate)
         self._deleter = SegmentDeleter(locations, deletes, active_copies)
         self._objects = StoredSegmentObjects(
-            locations, deletes, active_copies, self._require_open, deployment_id
+            locations, deletes, active_copies, require_open, deployment_id
         )
 
     @property
@@ -101,17 +98,11 @@ class ObjectRemoteStorageManager:
     @property
     def store_rules(self) -> Sequence[StoreRule]:
         """Return what the stores do by themselves with our objects."""
-        return () if self._start_up is None else self._start_up.rules
+        return self._start_up.rules
 
     def check(self) -> None:
-        """Check that the store can be used.
-
-        Until this has passed once, markers and capabilities are checked too (see StartUp).
-        """
-        if self._start_up is None:
-            self._backend.check()
-        else:
-            self._start_up.check()
+        """Check that the store can be used (see StartUp)."""
+        self._start_up.check()
 
     def stop_waiting(self) -> None:
         """End every wait for a limit or for a retry. Idempotent."""
@@ -125,7 +116,7 @@ class ObjectRemoteStorageManager:
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        self._require_open()
+        self._start_up.require_open()
         require_fits(metadata, data.files[0].size_bytes)
         return self._copier.copy(metadata, data)
 
@@ -135,22 +126,27 @@ class ObjectRemoteStorageManager:
         start_position: int,
         end_position: int | None = None,
     ) -> Iterator[bytes]:
-        self._require_open()
+        self._start_up.require_open()
         chunks = self._reader.fetch_log(metadata, start_position, end_position)
         return self._fetch_rate.limited(chunks)
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
-        self._require_open()
+        self._start_up.require_open()
         return self._direct_reads.open(metadata)
 
     def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        index_type: IndexType,
+        *,
+        as_stored: bool = False,
     ) -> Iterator[bytes]:
-        self._require_open()
-        return self._fetch_rate.limited(self._reader.fetch_index(metadata, index_type))
+        self._start_up.require_open()
+        index = self._reader.fetch_index(metadata, index_type, as_stored=as_stored)
+        return self._fetch_rate.limited(index)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        self._require_open()
+        self._start_up.require_open()
         (error,) = self._deleter.delete([metadata])
         if error is not None:
             with within("metadata"):
@@ -159,12 +155,11 @@ class ObjectRemoteStorageManager:
     def delete_log_segment_data_batch(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteStorageError | None]:
-        self._require_open()
+        self._start_up.require_open()
         in_range = 0 < len(metadatas) <= MAX_DELETE_BATCH
         require(in_range, "metadatas", f"must be 1 to {MAX_DELETE_BATCH}, are {len(metadatas)}")
         return self._deleter.delete(metadatas)
 
-    def _require_open(self) -> None:
-        """Raise unless the store is known to be this deployment's."""
-        if self._start_up is not None:
-            self._start_up.require_open()
+    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
+        self._start_up.require_open()
+        return self._objects.one_of_partition(topic_id_partition)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias, TypeVar
 
-from prometheus_client import Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -34,6 +34,12 @@ Operation: TypeAlias = Literal["check", "get", "fetch", "put", "upload", "list",
 Result: TypeAlias = Literal[
     "ok", "not_found", "corrupt", "denied", "no_store", "no_answer", "unavailable", "full", "failed"
 ]
+
+INDEX_REBUILDS = Counter(
+    "sediment_rsm_index_rebuilds",
+    "Indexes that RSM rebuilt for a reader, because the store had lost or damaged them, by index.",
+    ("index",),
+)
 
 STORE_SECONDS = Histogram(
     "sediment_rsm_store_seconds",
@@ -84,10 +90,6 @@ class MeasuredStorage:
     def __init__(self, backend: StorageBackend) -> None:
         self.backend = backend
 
-    def check(self) -> None:
-        with _measured("check"):
-            self.backend.check()
-
     def check_and_get(self, key: str) -> bytes:
         with _measured("check"):
             return self.backend.check_and_get(key)
@@ -126,10 +128,7 @@ class MeasuredStorage:
     def presign(self, key: str, valid_s: int) -> SignedUrl | None:
         return self.backend.presign(key, valid_s)
 
-    def list_keys(self, prefix: str) -> Iterator[str]:
-        return _each_measured("list", self.backend.list_keys(prefix))
-
-    def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         return _each_measured("list", self.backend.list_objects(prefix, after))
 
     def describe(self, key: str) -> StoredObject | None:

@@ -48,7 +48,7 @@ WITHOUT = {
 """Consequences for each capability that a store may lack."""
 
 REQUIRED = frozenset(Capability) - WITHOUT.keys()
-"""Capabilities without which RSM cannot keep, read or delete segments.
+"""Capabilities without which RSM cannot store, read or delete segments.
 
 Without the two listings a failed copy could never be cleaned up: no metadata names what it left.
 """
@@ -218,13 +218,13 @@ class StoreProbe:
         _require_equal(self._backend.get(self.key("whole")), self.content, "what was written")
 
     def _listing(self) -> None:
-        listed = list(self._backend.list_keys(self._stem))
+        listed = [stored.key for stored in self._backend.list_objects(self._stem)]
         if listed != [self.key("whole")]:
             raise CorruptSegmentError(f"one object was written, {len(listed)} listed")
 
     def _ranges(self) -> None:
-        got = b"".join(self._backend.fetch(self.key("whole"), 3, 9))
-        _require_equal(got, self.content[3:10], "bytes 3 to 9")
+        actual = b"".join(self._backend.fetch(self.key("whole"), 3, 9))
+        _require_equal(actual, self.content[3:10], "bytes 3 to 9")
 
     def _multipart(self) -> None:
         """Upload two parts, and read a range across their boundary."""
@@ -236,8 +236,8 @@ class StoreProbe:
             ]
             self._backend.complete_upload(upload, parts)
         end = _PART_BYTES + len(_LAST_PART) - 1
-        got = b"".join(self._backend.fetch(upload.key, _PART_BYTES - 3, end))
-        _require_equal(got, first[:3] + _LAST_PART, "bytes on both sides of two parts")
+        actual = b"".join(self._backend.fetch(upload.key, _PART_BYTES - 3, end))
+        _require_equal(actual, first[:3] + _LAST_PART, "bytes on both sides of two parts")
 
     def _upload_listing(self) -> None:
         """List uploads by the prefix of a segment, as deletes of unfinished copies do."""
@@ -278,7 +278,7 @@ def _finding(capability: Capability, step: Step) -> Finding:
     return Finding(capability, outcome, (time.perf_counter() - began) * 1000, detail)
 
 
-def _require_equal(got: bytes, wanted: bytes, what: str) -> None:
-    if got != wanted:
-        detail = f"{what}: {len(got)} bytes came that are not the {len(wanted)} wanted"
+def _require_equal(actual: bytes, expected: bytes, what: str) -> None:
+    if actual != expected:
+        detail = f"{what}: {len(actual)} bytes came that are not the {len(expected)} expected"
         raise CorruptSegmentError(detail)

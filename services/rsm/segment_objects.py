@@ -8,7 +8,6 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TypeVar
 
-from services.api import validation
 from services.api.calls import current_call
 from services.api.errors import (
     ConcurrentUpdateError,
@@ -17,6 +16,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
+from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import CopyDigests
 from services.api.segment_objects import (
     CURRENT_LOCATION,
@@ -36,37 +36,27 @@ from services.api.segment_objects import (
     require_state,
     segment_object_name,
 )
-from services.api.validation import require, require_count, within
+from services.api.validation import page_limit, require, require_count, seal, unseal, within
 from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import StoredObject, Upload
-from services.rsm.deadline import next_slice, require_wanted
+from services.rsm.deadline import next_slice, require_wanted, within_deadline
 from services.rsm.delete import ObjectDeletes
-from services.rsm.layout import SegmentKeys, keys_beside
+from services.rsm.layout import SegmentKeys, keys_of_segment_with, partition_prefix
 from services.rsm.locations import Location, Locations
 
 MAX_LINE_BYTES = 1_024
 """The longest key of S3, and the longest id of an upload that may be aborted."""
 
 
-def page_limit(page_size: int) -> int:
-    """Return how many items a page may have."""
-    return validation.page_limit(page_size, MAX_OBJECTS, MAX_OBJECTS)
-
-
-def encode(query: object, last: str) -> str:
-    """Return a page token for the items after `last` in `query`."""
-    return validation.seal(query, last.encode())
-
-
-def decode(query: object, token: str) -> str:
-    """Return the key that `encode` put into a token; an empty token means the beginning.
+def last_of_page(query: object, token: str) -> str:
+    """Return the key that is sealed in a page token; an empty token means the beginning.
 
     Raises:
         InvalidRequestError: not a token of RSM, or one of another query.
     """
     if not token:
         return ""
-    body = validation.unseal(query, token)
+    body = unseal(query, token)
     # A forged token may name any place to begin at, but no longer than a store accepts.
     is_short = all(len(line) <= MAX_LINE_BYTES for line in body.split(b"\n", 1))
     require(is_short, "page_token", "not a page token")
@@ -116,20 +106,34 @@ class StoredSegmentObjects:
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
     ) -> ObjectPage:
         location = self._location(query.location_id, "location_id")
-        limit, after = page_limit(page_size), decode(query, page_token)
+        limit = page_limit(page_size, MAX_OBJECTS, MAX_OBJECTS)
+        after = last_of_page(query, page_token)
         examined = list(islice(_of_shard(location, query, after), limit))
         is_last = len(examined) < limit
         return ObjectPage(
             tuple(found for each in examined if (found := _segment_object(location, each))),
-            "" if is_last else encode(query, examined[-1].key),
+            "" if is_last else seal(query, examined[-1].key.encode()),
         )
+
+    def one_of_partition(self, tp: TopicIdPartition) -> str | None:
+        """See RemoteStorageManager.find_partition_object."""
+        for location in self._locations.all:
+            prefix = partition_prefix(location.prefix, tp)
+            found = (
+                _segment_object(location, each) for each in location.backend.list_objects(prefix)
+            )
+            first = next((each for each in found if each is not None), None)
+            if first is not None:
+                return str(first.location)
+        return None
 
     def list_multipart_uploads(
         self, location_id: int = CURRENT_LOCATION, *, page_size: int = 0, page_token: str = ""
     ) -> UploadPage:
         require_location_id(location_id, "location_id")
         location, query = self._location(location_id, "location_id"), ("uploads", location_id)
-        limit, last = page_limit(page_size), decode(query, page_token)
+        limit = page_limit(page_size, MAX_OBJECTS, MAX_OBJECTS)
+        last = last_of_page(query, page_token)
         # Stores list uploads in different orders, and few can begin in the middle.
         following = (
             each for each in location.backend.list_uploads(location.prefix) if _order(each) > last
@@ -138,14 +142,14 @@ class StoredSegmentObjects:
         is_last = len(examined) < limit
         return UploadPage(
             tuple(found for each in examined if (found := _upload(location, each))),
-            "" if is_last else encode(query, _order(examined[-1])),
+            "" if is_last else seal(query, _order(examined[-1]).encode()),
         )
 
     def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
         found, name = self._named(location)
         is_manifest = name.kind is SegmentObjectKind.MANIFEST
         require(is_manifest, "location.key", f"not a manifest: {location.key!r}")
-        manifest = found.read_manifest(keys_beside(location.key))
+        manifest = found.read_manifest(keys_of_segment_with(location.key))
         custom_metadata = manifest.custom_metadata(found.location_id).to_bytes()
         return StoredManifest(
             metadata=replace(manifest.metadata, custom_metadata=custom_metadata),
@@ -175,7 +179,7 @@ class StoredSegmentObjects:
         )
         others = [] if committed else [p for p, each in enumerate(objects) if each.if_etag is None]
         outcomes: dict[int, RemoteStorageError | None] = {}
-        with self._deletes.within_deadline():
+        with within_deadline():
             while checked_first:
                 outcomes |= self._delete(named, next_slice(checked_first), committed)
             outcomes |= self._delete(named, others, committed)
@@ -198,7 +202,7 @@ class StoredSegmentObjects:
             is_one = 1 <= len(upload_id) <= MAX_UPLOAD_ID_LENGTH and upload_id.isprintable()
             require(is_one, f"uploads[{place}].upload_id", f"names no upload: {upload_id[:300]!r}")
         locations = self._all_named([location for location, _ in uploads], "uploads")
-        with self._deletes.within_deadline():
+        with within_deadline():
             return [
                 _error_of(self._abort, location, Upload(named.key, upload_id))
                 for location, (named, upload_id) in zip(locations, uploads, strict=True)
@@ -225,7 +229,7 @@ class StoredSegmentObjects:
         keys: dict[Location, dict[int, str]] = {}
         for place in places:
             location, to_delete = named[place]
-            outcomes[place] = _error_of(self._require_may_go, location, (to_delete, committed))
+            outcomes[place] = _error_of(self._require_deletable, location, (to_delete, committed))
             if outcomes[place] is None:
                 keys.setdefault(location, {})[place] = to_delete.location.key
         for location, its_keys in keys.items():
@@ -236,11 +240,11 @@ class StoredSegmentObjects:
         return outcomes
 
     def _abort(self, location: Location, upload: Upload) -> None:
-        self._active_copies.require_none(keys_beside(upload.key))
+        self._active_copies.require_none(keys_of_segment_with(upload.key))
         require_wanted()
         location.backend.abort_upload(upload)
 
-    def _require_may_go(
+    def _require_deletable(
         self, location: Location, item: "tuple[ObjectToDelete, _CommittedCopies | None]"
     ) -> None:
         """Raise unless an object may be deleted now.
@@ -250,7 +254,7 @@ class StoredSegmentObjects:
         """
         to_delete, committed = item
         key = to_delete.location.key
-        self._active_copies.require_none(keys_beside(key))
+        self._active_copies.require_none(keys_of_segment_with(key))
         require_wanted()
         if committed is not None:
             committed.require_not_of_one(location, key)
@@ -290,7 +294,7 @@ class _CommittedCopies:
     """Refuse to delete objects of copies whose manifest exists, for one call."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Location, SegmentKeys], frozenset[str]] = {}
+        self._needed: dict[tuple[Location, SegmentKeys], frozenset[str]] = {}
 
     def require_not_of_one(self, location: Location, key: str) -> None:
         """Raise unless no manifest needs the object.
@@ -299,17 +303,17 @@ class _CommittedCopies:
             DeletionRefusedError: it is a manifest, or of the attempt that its manifest names.
             CorruptSegmentError: its manifest is damaged, so that it is unknown what it names.
         """
-        keys = keys_beside(key)
-        if (location, keys) not in self._kept:
-            self._kept[location, keys] = _kept_keys(location, keys)
-        if key in self._kept[location, keys]:
+        keys = keys_of_segment_with(key)
+        if (location, keys) not in self._needed:
+            self._needed[location, keys] = _committed_keys(location, keys)
+        if key in self._needed[location, keys]:
             raise DeletionRefusedError(
                 f"{key} in {location}: object of a committed copy ({keys.manifest} exists); delete "
                 "the segment through its metadata, or set committed_copies if you mean this object"
             )
 
 
-def _kept_keys(location: Location, keys: SegmentKeys) -> frozenset[str]:
+def _committed_keys(location: Location, keys: SegmentKeys) -> frozenset[str]:
     # Most have none, and of an archived one only the description can be read.
     if location.backend.describe(keys.manifest) is None:
         return frozenset()

@@ -13,10 +13,11 @@ from services.rpc.converters.fields import items_from_proto, require_set
 from services.rpc.converters.shared import (
     index_type,
     metadata_from_proto,
+    partition_of,
 )
 from services.rpc.converters.storage import CopyRequest, copy_from_proto, read_segment_from_proto
 from services.rpc.statuses import status_of_outcome
-from services.rpc.wire import chunks_handler, copy_handler, replacing_handlers
+from services.rpc.wire import chunks_handler, copy_handler, replace_handlers
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
@@ -69,7 +70,7 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         with within("metadata"):
             metadata = read_segment_from_proto(request.metadata)
         kind = index_type.from_proto(request.index_type, "index_type")
-        for data in self._manager.fetch_index(metadata, kind):
+        for data in self._manager.fetch_index(metadata, kind, as_stored=request.as_stored):
             yield pb.FetchIndexResponse(data=data)
 
     def DeleteLogSegmentData(
@@ -86,6 +87,12 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         metadatas = items_from_proto(request.metadatas, "metadatas", metadata_from_proto)
         outcomes = self._manager.delete_log_segment_data_batch(metadatas)
         return pb.DeleteLogSegmentDataBatchResponse(outcomes=map(status_of_outcome, outcomes))
+
+    def FindPartitionObject(
+        self, request: pb.FindPartitionObjectRequest, context: grpc.ServicerContext
+    ) -> pb.FindPartitionObjectResponse:
+        found = self._manager.find_partition_object(partition_of(request))
+        return pb.FindPartitionObjectResponse(object_key=found)
 
     def ListSegmentObjects(
         self, request: pb.ListSegmentObjectsRequest, context: grpc.ServicerContext
@@ -148,5 +155,5 @@ def add_to_server(manager: ServedManager, server: grpc.Server) -> None:
         "CopyLogSegmentData": copy_handler(servicer.CopyLogSegmentData),
         "FetchLogSegment": chunks_handler(servicer.log_chunks),
     }
-    generated = replacing_handlers(server, instead)
-    pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, generated)
+    pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+    replace_handlers(server, "tieredstorage.v1.RemoteStorageManager", instead)

@@ -13,6 +13,7 @@ from pydantic import (
 )
 from pydantic_settings import SettingsConfigDict
 
+from services.common.bounded_file import require_one_line
 from services.common.settings import ServiceSettings, whole_of
 from services.rsm.verification import VerifyReads
 
@@ -39,7 +40,7 @@ _MORE_CREDENTIALS: dict[CredentialsSource, tuple[str, ...]] = {
     "web-identity": ("role_arn",),
     "assume-role": ("role_arn",),
 }
-"""The settings that a source of credentials takes besides."""
+"""The settings that a source of credentials may have besides."""
 
 _OF_CREDENTIALS = sorted({*chain(*_CREDENTIALS.values(), *_MORE_CREDENTIALS.values())})
 
@@ -72,6 +73,15 @@ def _possible_bucket(name: str) -> str:
 
 BucketName = Annotated[str, Field(pattern=BUCKET_PATTERN), AfterValidator(_possible_bucket)]
 """Name of an S3 bucket; empty for none."""
+
+
+def _on_one_line(secret: SecretStr) -> SecretStr:
+    require_one_line(secret.get_secret_value())
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_on_one_line)]
+"""Text that no message has."""
 
 
 class RsmSettings(ServiceSettings):
@@ -129,8 +139,8 @@ class RsmSettings(ServiceSettings):
         "web-identity: from an STS, for the token in a file. assume-role: from an STS, for the "
         "keys in files.",
     )
-    access_key: SecretStr = Field(default=SecretStr(""), description="s3, environment: access key.")
-    secret_key: SecretStr = Field(default=SecretStr(""), description="s3, environment: secret key.")
+    access_key: Secret = Field(default=SecretStr(""), description="s3, environment: access key.")
+    secret_key: Secret = Field(default=SecretStr(""), description="s3, environment: secret key.")
     access_key_file: Path | None = Field(
         default=None, description="s3, files and assume-role: file with the access key."
     )

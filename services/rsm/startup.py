@@ -1,4 +1,4 @@
-"""Refuse calls until the store is known to be this deployment's, and able to keep segments."""
+"""Refuse calls until the store is known to be this deployment's, and able to store segments."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ from services.rsm.probe import (
 
 MARKER_NAME = ".sediment"
 _READ_AGAIN_S = 60.0
-_ASK_RULES_AGAIN_S = 3600.0
+_READ_RULES_AGAIN_S = 3600.0
 _OF_EACH_CALL = (StoreNotFoundError, StoreAccessDeniedError)
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class StartUp:
         probe: StoreProbe,
         deployment_id: str = "",
         now_s: Callable[[], float] = time.monotonic,
-        ask_rules: Callable[[], Sequence[StoreRule]] = tuple,
+        read_rules: Callable[[], Sequence[StoreRule]] = tuple,
         *,
         marker_required: bool = False,
         checked_first: bool = False,
@@ -72,7 +72,7 @@ class StartUp:
 
         Args:
             deployment_id: empty: write no marker.
-            ask_rules: asks the stores what they do by themselves; raises no error of a store.
+            read_rules: reads what the stores do by themselves; raises no error of a store.
             marker_required: the marker must exist; none is written.
             checked_first: calls wait for the first check. They wait also with a `deployment_id` or
                 `marker_required`.
@@ -81,9 +81,9 @@ class StartUp:
         self._probe = probe
         self._deployment_id = deployment_id
         self._now_s = now_s
-        self._ask_rules = ask_rules
+        self._read_rules = read_rules
         self._rules: Sequence[StoreRule] = ()
-        self._ask_rules_at_s = 0.0
+        self._read_rules_at_s = 0.0
         # Whether the current location must have its marker: it was read, written or is required.
         self._must_be_marked = marker_required
         self._is_started = False
@@ -91,7 +91,7 @@ class StartUp:
         self._problem: str | None = None
         if checked_first or marker_required or deployment_id:
             self._problem = "its store is not checked yet"
-        # What a probe found lacking; it runs again only after the store was away.
+        # What a probe found lacking; it runs again only after the store was not reachable.
         self._lacks = ""
         # Other locations whose markers are unread, in order; the values mean nothing.
         self._unread = dict.fromkeys(locations.others)
@@ -110,7 +110,7 @@ class StartUp:
     def check(self) -> None:
         """Check that the current location can be used; one request once this has passed.
 
-        Every hour the stores are asked for their rules, too.
+        Every hour the rules of the stores are read, too.
 
         Raises:
             RemoteStorageError: no such bucket; another deployment's marker in any location; no
@@ -142,7 +142,7 @@ class StartUp:
         """
         self._require_current_marker()
         self._require_unread_markers()
-        return replace(self._probe.run(), rules=tuple(self._ask_rules()))
+        return replace(self._probe.run(), rules=tuple(self._read_rules()))
 
     def require_open(self) -> None:
         """Check that calls may be served.
@@ -164,11 +164,11 @@ class StartUp:
         self._problem, self._is_started = str(problem), False
 
     def _refresh_rules(self) -> None:
-        """Ask for the rules if it is time; log those that are new and bad."""
-        if self._rules and self._now_s() < self._ask_rules_at_s:
+        """Read the rules if an hour has passed; log those that are new and bad."""
+        if self._rules and self._now_s() < self._read_rules_at_s:
             return
-        before, self._rules = self._rules, self._ask_rules()
-        self._ask_rules_at_s = self._now_s() + _ASK_RULES_AGAIN_S
+        before, self._rules = self._rules, self._read_rules()
+        self._read_rules_at_s = self._now_s() + _READ_RULES_AGAIN_S
         for rule in self._rules:
             if rule not in before and rule.level in (RuleLevel.WARNING, RuleLevel.CRITICAL):
                 _log.warning("the store: %s", rule.text)
@@ -243,8 +243,8 @@ class StartUp:
             format_version=1, deployment_id=self._deployment_id, location_id=location.location_id
         )
         probed = f"{location.prefix}{PROBE_NAME}"
-        keys = backend.list_keys(location.prefix)
-        is_adopted = any(not key.startswith(probed) for key in keys)
+        stored = backend.list_objects(location.prefix)
+        is_adopted = any(not each.key.startswith(probed) for each in stored)
         document = ours.model_dump_json(indent=2) + "\n"
         is_new = backend.put_if_absent(_marker_key(location), document.encode("ascii"))
         self._must_be_marked = True

@@ -32,9 +32,9 @@ def part_size_bytes(object_size_bytes: int, least_bytes: int) -> int:
 class PartBuffers:
     """A fixed number of buffers for parts; waiting for a free one is the back-pressure.
 
-    Memory is allocated when a buffer is first needed. A copy must send its buffer before it takes
-    the next one, so that a buffer is always returned. Copies get buffers in the order of their
-    requests.
+    Memory is allocated when a buffer is first needed. A copy must send its buffer before it
+    acquires the next one, so that a buffer is always released. Copies get buffers in the order in
+    which they wait.
     """
 
     def __init__(self, count: int, size_bytes: int, wait_timeout_ms: int) -> None:
@@ -48,7 +48,7 @@ class PartBuffers:
         self._queue = FairQueue(f"part buffers in use (limit {count})", count)
         self._lock = Lock()
         # All slots weigh the same, so any slot stands for any buffer.
-        self._taken: list[Slot] = []
+        self._slots: list[Slot] = []
         # Last in, first out.
         self._free: list[memoryview] = []
 
@@ -67,7 +67,7 @@ class PartBuffers:
         """Return how many copies wait for a buffer."""
         return self._queue.waiting
 
-    def take(self, size_bytes: int | None = None) -> memoryview:
+    def acquire(self, size_bytes: int | None = None) -> memoryview:
         """Return a buffer of at least `size_bytes` (default: the usual size) with old bytes in it.
 
         Raises:
@@ -89,15 +89,15 @@ class PartBuffers:
             slot.release()
             raise
         with self._lock:
-            self._taken.append(slot)
+            self._slots.append(slot)
         return free
 
-    def give_back(self, buffer: memoryview) -> None:
+    def release(self, buffer: memoryview) -> None:
         with self._lock:
             # A buffer that was made for larger parts must not stay.
             if len(buffer) == self.size_bytes:
                 self._free.append(buffer)
-            slot = self._taken.pop()
+            slot = self._slots.pop()
         slot.release()
 
 
@@ -195,15 +195,15 @@ class ObjectUpload:
         self._in_flight: set[Future[UploadedPart]] = set()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; return when they are copied. The caller keeps to size_bytes."""
+        """Copy the next bytes into a buffer. The caller writes no more than size_bytes."""
         rest = memoryview(data)
         while rest:
             if self._buffer is None:
-                self._buffer = self._uploader.buffers.take(self._part_size_bytes)
-            taken = min(len(rest), self._part_size_bytes - self._filled)
-            self._buffer[self._filled : self._filled + taken] = rest[:taken]
-            self._filled += taken
-            rest = rest[taken:]
+                self._buffer = self._uploader.buffers.acquire(self._part_size_bytes)
+            copied = min(len(rest), self._part_size_bytes - self._filled)
+            self._buffer[self._filled : self._filled + copied] = rest[:copied]
+            self._filled += copied
+            rest = rest[copied:]
             more_to_come = self._sent + self._filled < self._size_bytes
             if self._filled == self._part_size_bytes and more_to_come:
                 self._send_part(self._buffer)
@@ -268,8 +268,8 @@ class ObjectUpload:
         self._in_flight.add(future)
         self._sent += self._filled
         self._buffer, self._filled = None, 0
-        # Also called if the part is cancelled before a thread takes it.
-        future.add_done_callback(lambda _: self._uploader.buffers.give_back(buffer))
+        # Also called if the part is cancelled before a thread begins it.
+        future.add_done_callback(lambda _: self._uploader.buffers.release(buffer))
 
     def _crc(self) -> int | None:
         """Return the crc32c that the bytes in the buffer must have; None if unknown."""
@@ -277,5 +277,5 @@ class ObjectUpload:
 
     def _free_buffer(self) -> None:
         if self._buffer is not None:
-            self._uploader.buffers.give_back(self._buffer)
+            self._uploader.buffers.release(self._buffer)
             self._buffer = None

@@ -52,10 +52,13 @@ class ReadVerification:
         return self._every > 0 and next(self._reads) % self._every == 0
 
     def of(
-        self, location: Location, metadata: RemoteLogSegmentMetadata, found: CustomMetadata
+        self,
+        location: Location,
+        metadata: RemoteLogSegmentMetadata,
+        custom: CustomMetadata,
     ) -> "SegmentVerification":
-        """Return the verification of one read of the objects that `found` describes."""
-        return SegmentVerification(self._cache, location, metadata, found)
+        """Return the verification of one read of the objects that `custom` describes."""
+        return SegmentVerification(self._cache, location, metadata, custom)
 
 
 class SegmentVerification:
@@ -66,12 +69,12 @@ class SegmentVerification:
         cache: DigestCache,
         location: Location,
         metadata: RemoteLogSegmentMetadata,
-        found: CustomMetadata,
+        custom: CustomMetadata,
     ) -> None:
         self._cache = cache
         self._location = location
         self._keys = location.keys(metadata)
-        self._found = found
+        self._custom = custom
         self._digests: SegmentDigests | None = None
 
     def log(self, fetch: Fetch, start: int, last: int) -> Generator[bytes, None, None]:
@@ -80,7 +83,7 @@ class SegmentVerification:
         Raises:
             CorruptSegmentError: before the first byte of a chunk that differs from its copy.
         """
-        size = self._found.log_size_bytes
+        size = self._custom.log_size_bytes
         first_chunk = start // DIGEST_CHUNK_BYTES * DIGEST_CHUNK_BYTES
         end = min((last // DIGEST_CHUNK_BYTES + 1) * DIGEST_CHUNK_BYTES, size)
 
@@ -88,7 +91,7 @@ class SegmentVerification:
             first = number * DIGEST_CHUNK_BYTES
             last = min(first + DIGEST_CHUNK_BYTES, size) - 1
             what = f"chunk {number} of the log, bytes {first} to {last}"
-            _require_equal(what, crc, self._known().log_chunk_crc32c[number])
+            _require_equal(what, crc, self.digests().log_chunk_crc32c[number])
 
         chunks = _checked(fetch(first_chunk, end - 1), first_chunk, size, DIGEST_CHUNK_BYTES, check)
         return _cut(chunks, start - first_chunk, last + 1 - first_chunk)
@@ -97,19 +100,23 @@ class SegmentVerification:
         self, pieces: Generator[bytes, None, None], kind: IndexType
     ) -> Generator[bytes, None, None]:
         """Yield `pieces` of a whole index file; raises as `log`."""
-        size = self._found.index_sizes_bytes[kind]
+        size = self._custom.index_sizes_bytes[kind]
 
         def check(number: int, crc: int) -> None:
             what = f"{kind.name} index, bytes 0 to {size - 1}"
-            _require_equal(what, crc, self._known().index_crc32c[kind])
+            _require_equal(what, crc, self.digests().index_crc32c[kind])
 
         return _checked(pieces, 0, size, size, check)
 
-    def _known(self) -> SegmentDigests:
-        """Return the digests of the copy, read once for the whole read."""
+    def digests(self) -> SegmentDigests:
+        """Return the digests of the copy, read once for the whole read.
+
+        Raises:
+            CorruptSegmentError: the copy has no manifest, or a damaged one.
+        """
         if self._digests is None:
             try:
-                self._digests = self._cache.get(self._location, self._keys, self._found)
+                self._digests = self._cache.get(self._location, self._keys, self._custom)
             except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
                 VERIFIED.labels("corrupt").inc()
                 raise CorruptSegmentError(f"the bytes cannot be verified: {e}") from e
@@ -134,11 +141,11 @@ def _checked(
     Calls `check(number, crc32c)` for each section before it yields a piece with bytes of it.
     """
     position, crc = start, 0
-    held: deque[bytes] = deque()
-    held_from = verified = start
+    pending: deque[bytes] = deque()
+    pending_from = verified = start
     with closing(pieces):
         for piece in pieces:
-            held.append(piece)
+            pending.append(piece)
             rest = memoryview(piece)
             while rest:
                 number = position // section_bytes
@@ -150,9 +157,9 @@ def _checked(
                 if position == end:
                     check(number, crc)
                     verified, crc = end, 0
-            while held and held_from + len(held[0]) <= verified:
-                held_from += len(held[0])
-                yield held.popleft()
+            while pending and pending_from + len(pending[0]) <= verified:
+                pending_from += len(pending[0])
+                yield pending.popleft()
 
 
 def _cut(

@@ -3,10 +3,16 @@
 from uuid import UUID
 
 from services.api.errors import RemoteResourceNotFoundError
+from services.api.holds import Mark, keeping_hold
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import PartitionEvent, PolledLog, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.retention import DEFAULT_COPY_GRACE_MS, REMOVAL_GRACE_MS, Deletion
+from services.api.retention import (
+    DEFAULT_COPY_GRACE_MS,
+    REMOVAL_GRACE_MS,
+    Deletion,
+    RetentionPlan,
+)
 from services.api.retention_explained import (
     Due,
     KafkasPart,
@@ -16,13 +22,17 @@ from services.api.retention_explained import (
     explain_segment,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.topic_config import UNLIMITED, RetentionOwner, TopicConfig, kept_because
-from services.views.partition_facts import PartitionFacts, SegmentFacts, partition_facts
-from services.views.texts import size_text, time_text
+from services.api.topic_config import UNLIMITED, RetentionOwner, StoredTopicConfig, reason_to_retain
+from services.views.partition_facts import (
+    PartitionCase,
+    PartitionFacts,
+    SegmentFacts,
+    partition_facts,
+)
+from services.views.texts import age_text, epochs_text, size_text, sized, state_text, time_text
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED.value
 Facts = list[tuple[str, str]]
-_NO_LIMIT = "-1, no limit"
 MAX_SHOWN_EPOCHS = 20
 _NAMED_STATES = ("SEGMENT", "PARTITION_DELETE")
 
@@ -36,9 +46,12 @@ def rule_text(deletion: Deletion) -> str:
     return f"{deletion.reason.value}: {deletion.detail}"
 
 
+def actor_text(event: PartitionEvent) -> str:
+    return event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}"
+
+
 def event_text(event: PartitionEvent) -> str:
     """Format the time, the actor and the reason of an event."""
-    who = event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}"
     words = (
         event.reason,
         event.rule_detail,
@@ -46,7 +59,7 @@ def event_text(event: PartitionEvent) -> str:
         event.request_id and f"request {event.request_id}",
     )
     why = "; ".join(word for word in words if word)
-    return f"at {time_text(event.at_ms)} by {who}: {why or 'no reason given'}"
+    return f"at {time_text(event.at_ms)} by {actor_text(event)}: {why or 'no reason given'}"
 
 
 def deleter_text(facts: PartitionFacts) -> str:
@@ -58,8 +71,6 @@ def deleter_text(facts: PartitionFacts) -> str:
         return "Kafka, by its own retention settings: a broker tiers the topic by itself"
     if config.retention_owner is not RetentionOwner.SWEEP:
         return "RLM of the leader's broker, with its next pass"
-    if config.sweep_paused:
-        return "no sweep while `sediment.sweep.paused` is set, then the next one"
     return "the next `sediment sweep retention --apply`"
 
 
@@ -67,12 +78,15 @@ def removal_text(facts: PartitionFacts) -> str | None:
     """Explain why the whole partition is removed; None if it is not."""
     state, marked_at_ms = facts.summary.delete_state, facts.summary.marked_at_ms
     if state is None:
-        return disabled_text(facts.topic.config)
+        return disabled_text(facts.topic)
     since = "" if marked_at_ms is None else f", marked at {time_text(marked_at_ms)}"
-    held = "; not while the topic is on hold" if facts.topic.config.hold else ""
-    when, undo = "", "; only sediment.hold keeps what is left of it"
+    held = "; not while it is on hold" if facts.summary.is_on_hold else ""
+    when, undo = "", "; only `sediment holds set` keeps what is left of it"
     if state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
-        undo = "; before that `sediment partitions undelete` takes it back, sediment.hold keeps it"
+        undo = (
+            "; before that `sediment partitions undelete` removes the mark, `sediment holds set` "
+            "keeps it"
+        )
         if marked_at_ms is not None:
             earliest = time_text(marked_at_ms + REMOVAL_GRACE_MS)
             when = f", not before {earliest} (RLM_DELETION_GRACE_MS, by default)"
@@ -107,7 +121,9 @@ def verdict_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
     if standing is Standing.DUE and due is not None:
         return f"due now, {rule_text(due.deletion)}; {deleter_text(facts)}"
     if standing is Standing.LATER and due is not None:
-        return f"due at {_due_text(due)}, if nothing else changes"
+        waits = facts.topic.waits_until_ms == due.at_ms
+        why = ", by settings that changed and wait until then" if waits else ""
+        return f"due at {_due_text(due)}{why}, if nothing else changes"
     if standing is Standing.OBSTRUCTED and once_clear is not None:
         when = "now" if once_clear.at_ms == facts.case.now_ms else f"at {_due_text(once_clear)}"
         return f"blocked by {_obstacle_text(facts, explanation)}; otherwise due {when}"
@@ -122,7 +138,7 @@ def _kafkas_verdict(kafka: KafkasPart, segment: RemoteLogSegmentMetadata) -> str
     start = kafka.log.log_start_offset
     if segment.end_offset < start:
         return f"Kafka is expected to delete it: its log start is {start}, above the segment"
-    return f"kept until Kafka, which owns its retention, deletes it; Kafka's log start is {start}"
+    return f"kept until Kafka, its retention owner, deletes it; Kafka's log start is {start}"
 
 
 def deleted_text(facts: SegmentFacts) -> str | None:
@@ -130,7 +146,10 @@ def deleted_text(facts: SegmentFacts) -> str | None:
     marked, last = facts.deletion, facts.events[-1] if facts.events else None
     if marked is None or last is None:
         return None
-    if last.to_state == _DELETED:
+    kept_until_ms = facts.metadata.kept_until_ms if facts.metadata else None
+    if kept_until_ms is not None:
+        end = f"its objects are kept until {time_text(kept_until_ms)}"
+    elif last.to_state == _DELETED:
         end = f"its objects were deleted at {time_text(last.at_ms)}"
     else:
         end = "its objects are being deleted; the next deletion pass finishes it"
@@ -142,8 +161,11 @@ def _due_text(due: Due) -> str:
 
 
 def _obstacle_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
-    if facts.topic.config.hold:
-        return "the hold on the topic"
+    state, segment = facts.case.state, explanation.segment
+    first_offset = min(segment.start_offset, state.log_start_offset)
+    hold = keeping_hold(state.holds, Mark.SEGMENT, first_offset, segment.end_offset)
+    if hold is not None:
+        return str(hold)
     copy = explanation.waits_for or explanation.segment
     what = "its own copy" if copy is explanation.segment else f"the copy of {segment_text(copy)}"
     if copy.copy_leased:
@@ -183,9 +205,9 @@ def explained(facts: PartitionFacts | None, id: UUID) -> SegmentExplanation | No
 
 
 def verdict_of(
-    facts: PartitionFacts | None, found: SegmentFacts, explanation: SegmentExplanation | None
+    facts: PartitionFacts | None, segment: SegmentFacts, explanation: SegmentExplanation | None
 ) -> str:
-    deleted = deleted_text(found)
+    deleted = deleted_text(segment)
     if deleted is not None:
         return f"deleted: {deleted}"
     if facts is None or explanation is None:
@@ -200,30 +222,50 @@ def kafkas_text(kafka: KafkasPart) -> str:
     """Describe the log of a partition that a broker tiers, and what Kafka will delete of it."""
     log = kafka.log
     return (
-        f"polled {kafka.age_ms // 1000} s ago, leader broker {log.broker_id} in epoch "
+        f"polled {age_text(kafka.age_ms)} ago, leader broker {log.broker_id} in epoch "
         f"{log.leader_epoch}, log start {log.log_start_offset}, high watermark "
-        f"{log.high_watermark}; Kafka is expected to delete {len(kafka.expected)} segments "
-        f"({size_text(kafka.expected_bytes)}) below its log start"
+        f"{log.high_watermark}; Kafka is expected to delete "
+        f"{sized(len(kafka.expected), kafka.expected_bytes)} below its log start"
     )
 
 
 def lineage_text(log: PolledLog) -> str:
     epochs = log.lineage.entries
-    shown = " ".join(f"{e.leader_epoch}:{e.start_offset}" for e in epochs[-MAX_SHOWN_EPOCHS:])
+    shown = epochs_text(epochs[-MAX_SHOWN_EPOCHS:])
     more = len(epochs) - MAX_SHOWN_EPOCHS
     return f"{more} earlier, {shown}" if more > 0 else shown or "none, nothing is in the tier"
 
 
-def disabled_text(config: TopicConfig) -> str | None:
+def disabled_text(topic: StoredTopicConfig) -> str | None:
     """Explain why all of a topic is deleted if tiering is disabled; None if it is not."""
-    if config.remote_storage_enable is not False or kept_because(config):
+    if topic.config.remote_storage_enable is not False:
+        return None
+    if topic.disabling_waits:
+        return f"tiering is disabled: {reason_to_retain(topic)}"
+    if reason_to_retain(topic):
         return None
     return (
         "remote.storage.enable=false, remote.log.delete.on.disable=true: its leader's RLM "
         "deletes all of it, on these settings or when StopPartitions asks for it "
         "(docs/understand/retention.md), whatever retention would keep; until then "
-        "remote.storage.enable=true undoes it and sediment.hold prevents it"
+        "remote.storage.enable=true undoes it and a hold prevents it"
     )
+
+
+def waiting_text(read: PartitionCase, plan: RetentionPlan) -> str | None:
+    """Describe what only changed settings delete, and until when it waits; None if nothing."""
+    if not plan.waiting or read.topic.waits_until_ms is None:
+        return None
+    return (
+        f"waiting: {sized(len(plan.waiting), plan.waiting_size_bytes)} that only the changed "
+        f"settings delete, until {time_text(read.topic.waits_until_ms)}; until then setting them "
+        "back keeps all of it"
+    )
+
+
+def end_offset_of(event: PartitionEvent) -> str:
+    """Return the last offset of an event's segment; "" if it has none."""
+    return event.key.split(":")[2] if event.segment_id is not None and event.key else ""
 
 
 def change_text(event: PartitionEvent) -> str:
@@ -233,8 +275,7 @@ def change_text(event: PartitionEvent) -> str:
     if not event.from_state and not event.to_state:
         # The key of a segment is of no use to people; that of a deleted object is the change.
         return f"{event.kind} {event.key}" if event.kind == "OBJECT_DELETION" else event.kind
+    change = state_text(event.to_state)
     if event.from_state:
-        change = f"{event.from_state} to {event.to_state or 'none'}"
-    else:
-        change = event.to_state
+        change = f"{state_text(event.from_state)} to {change or 'none'}"
     return change if event.kind in _NAMED_STATES else f"{event.kind} {change}"

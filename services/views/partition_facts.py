@@ -1,23 +1,25 @@
 """Read from RLMM the facts behind `sediment explain`, and build its JSON."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from uuid import UUID
 
-from services.api.errors import RemoteResourceNotFoundError
+from services.api.errors import PermissionDeniedError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import EventQuery, PartitionEvent, PartitionReport
+from services.api.operations import AnomalyQuery, RecordedAnomaly
+from services.api.partitions import EventQuery, PartitionEvent, PartitionState
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
+    all_anomalies,
     all_events,
     all_partitions,
     latest_event,
     segments_by_id,
 )
-from services.api.retention import Deletion
 from services.api.retention_explained import (
-    Due,
     KafkasPart,
     PartitionExplanation,
     RetentionCase,
@@ -27,32 +29,38 @@ from services.api.retention_explained import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import StoredTopicConfig
 from services.common.retry import replan
-from services.rlm.retention.snapshot import Snapshot, read_snapshot
-from services.views.documents import Json, fields_as_json
+from services.rlm.retention.snapshot import read_snapshot
+from services.views.documents import Json, as_json, fields_as_json
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.value
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED.value
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFacts:
-    """A known partition at one revision.
-
-    Attributes:
-        log_start_raised: the last event that raised the log start; None if no such event is kept.
-    """
+class PartitionCase:
+    """A known partition at one revision, as the rules of retention see it."""
 
     name: TopicIdPartition
     topic: StoredTopicConfig
-    summary: PartitionSummary
     revision: int
     case: RetentionCase
-    log_start_raised: PartitionEvent | None
 
     @property
     def kafka(self) -> KafkasPart | None:
         """Return what Kafka does, if a broker tiers the partition by itself."""
         return kafkas_part(self.case.segments, self.case.state)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts(PartitionCase):
+    """A known partition with its place in the tier's list and its audit trail.
+
+    Attributes:
+        log_start_raised: the last event that raised the log start; None if no such event is kept.
+    """
+
+    summary: PartitionSummary
+    log_start_raised: PartitionEvent | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,49 +88,73 @@ class SegmentFacts:
         return next((e for e in self.events if e.to_state == state), None)
 
 
-def partition_facts(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> PartitionFacts:
-    """Read a partition at one revision.
+def partition_case(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> PartitionCase:
+    """Read everything that retention needs of a partition, at one revision.
 
     Raises:
         RemoteResourceNotFoundError: the partition is unknown or was removed.
         ConcurrentUpdateError: the partition changes faster than it can be read.
     """
-    topic, snapshot = read_partition(manager, name)
-    known = (s for s in all_partitions(manager, topic=name.topic) if s.topic_id_partition == name)
-    summary = next(known, None)
+    topic = manager.topic_config(name.topic_id)
+    state = partial(manager.partition_state, name)
+    snapshot = replan(partial(read_snapshot, manager, name), state)
     case = RetentionCase(
         segments=snapshot.segments,
         state=snapshot.state,
         config=topic.config,
+        earlier=topic.earlier_config,
+        waits_until_ms=topic.waits_until_ms,
         now_ms=snapshot.state.read_at_ms,
         being_copied=frozenset(s.remote_log_segment_id.id for s in snapshot.young_copies()),
     )
-    return PartitionFacts(
-        name=name,
-        topic=topic,
-        summary=summary or PartitionSummary(name, None, snapshot.revision),
-        revision=snapshot.revision,
-        case=case,
-        log_start_raised=latest_event(
-            manager, EventQuery(name), snapshot.revision, lambda event: event.kind == "LOG_START"
-        ),
+    return PartitionCase(name, topic, snapshot.revision, case)
+
+
+def partition_facts(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> PartitionFacts:
+    """Read a partition, its summary, and the event that raised its log start.
+
+    Raises as partition_case.
+    """
+    read = partition_case(manager, name)
+    known = (s for s in all_partitions(manager, topic=name.topic) if s.topic_id_partition == name)
+    summary = next(known, None) or PartitionSummary(name, None, read.revision)
+    raised = latest_event(
+        manager, EventQuery(name), read.revision, lambda event: event.kind == "LOG_START"
     )
+    return PartitionFacts(name, read.topic, read.revision, read.case, summary, raised)
 
 
 def segment_facts(
-    manager: RemoteLogMetadataManager, name: TopicIdPartition, id: UUID
+    manager: RemoteLogMetadataManager,
+    name: TopicIdPartition,
+    id: UUID,
+    max_events: int | None = None,
 ) -> SegmentFacts | None:
     """Read a segment, even if it or its partition is gone; None if RLMM has no trace of it.
+
+    Args:
+        max_events: the most events to read; None for all.
 
     Raises:
         RemoteResourceNotFoundError: no such partition ever existed.
     """
-    events = tuple(all_events(manager, EventQuery(name, segment_id=id)))
+    events = tuple(islice(all_events(manager, EventQuery(name, segment_id=id)), max_events))
     try:
         metadata = next(segments_by_id(manager, name, [id]), None)
     except RemoteResourceNotFoundError:
         metadata = None
     return SegmentFacts(id, metadata, events) if metadata is not None or events else None
+
+
+def segment_anomalies(
+    manager: RemoteLogMetadataManager, name: TopicIdPartition, id: UUID
+) -> list[RecordedAnomaly] | None:
+    """List what checks found wrong with a segment; None if the caller may not see it."""
+    try:
+        listed = all_anomalies(manager, AnomalyQuery(topic_id=name.topic_id))
+        return [each for each in listed if each.anomaly.segment_id == id]
+    except PermissionDeniedError:
+        return None
 
 
 def deletions_of_partition(
@@ -133,8 +165,8 @@ def deletions_of_partition(
     Raises:
         RemoteResourceNotFoundError: no such partition ever existed.
     """
-    found = all_events(manager, EventQuery(name))
-    return [event for event in found if event.kind == "PARTITION_DELETE"]
+    events = all_events(manager, EventQuery(name))
+    return [event for event in events if event.kind == "PARTITION_DELETE"]
 
 
 def deleted_segment_at(
@@ -155,7 +187,7 @@ def deleted_segment_at(
 
 
 def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) -> Json:
-    state, delete_state = facts.case.state, facts.summary.delete_state
+    state, plan = facts.case.state, explanation.plan
     return {
         **fields_as_json(facts.name),
         "revision": facts.revision,
@@ -165,21 +197,15 @@ def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) 
             name: {"value": value, "is_set": is_set}
             for name, value, is_set in settings_that_count(facts)
         },
-        "delete_state": None if delete_state is None else delete_state.value,
-        "marked_at_ms": facts.summary.marked_at_ms,
-        "log_start_offset": state.log_start_offset,
-        "log_start_raised": _event_or_none(facts.log_start_raised),
-        "report": None if state.report is None else _report(state.report, state.report_age_ms),
-        "polled_log": kafka_as_json(facts.kafka),
-        "size_note": explanation.size_note,
-        "oldest": None if explanation.oldest is None else segment_as_json(explanation.oldest),
-        "due": [*map(deletion_as_json, explanation.plan.deletions)],
-        "due_bytes": explanation.plan.deleted_size_bytes,
-        "on_hold": [*map(deletion_as_json, explanation.on_hold)],
-        "next": None if explanation.next is None else explanation_as_json(explanation.next),
-        "gaps": [asdict(gap) for gap in state.gaps],
-        "export_positions": [asdict(export) for export in state.export_positions],
-        "notes": list(explanation.plan.notes),
+        **fields_as_json(facts.summary, "delete_state", "marked_at_ms"),
+        **fields_as_json(state, "log_start_offset", "gaps", "holds"),
+        "log_start_raised": as_json(facts.log_start_raised),
+        "report": report_as_json(state),
+        "polled_log": as_json(facts.kafka),
+        **fields_as_json(explanation, "size_note", "oldest", "on_hold", "next"),
+        "due": as_json(plan.deletions),
+        "due_bytes": plan.deleted_size_bytes,
+        "notes": list(plan.notes),
     }
 
 
@@ -191,8 +217,6 @@ def settings_that_count(facts: PartitionFacts) -> list[tuple[str, str, bool]]:
         "retention.ms": str(config.retention_ms),
         "retention.bytes": str(config.retention_bytes),
         "sediment.retention.owner": "rlm" if owner is None else owner.value,
-        "sediment.hold": str(config.hold).lower(),
-        "sediment.sweep.paused": str(config.sweep_paused).lower(),
     }
     return [(name, value, name in entries) for name, value in values.items()]
 
@@ -202,96 +226,29 @@ def segment_facts_as_json(
     facts: SegmentFacts,
     explanation: SegmentExplanation | None,
     verdict: str,
+    anomalies: Sequence[RecordedAnomaly] | None,
 ) -> Json:
-    """Describe a segment; `explanation` is None if retention does not consider it."""
-    metadata = facts.metadata
+    """Describe a segment.
+
+    Args:
+        explanation: None if retention does not consider it.
+        anomalies: None if they could not be read.
+    """
     return {
         **fields_as_json(name),
         "segment_id": uuid_to_text(facts.id),
-        "segment": None if metadata is None else segment_as_json(metadata),
-        "since": _event_or_none(facts.since),
+        "segment": as_json(facts.metadata),
         "verdict": verdict,
-        "retention": None if explanation is None else explanation_as_json(explanation),
-        "deletion": _event_or_none(facts.deletion),
-        "events": [event_as_json(event) for event in facts.events],
+        "retention": as_json(explanation),
+        "anomalies": as_json(anomalies),
+        **fields_as_json(facts, "since", "deletion", "events"),
     }
 
 
-def explanation_as_json(explanation: SegmentExplanation) -> Json:
-    return {
-        "segment": segment_as_json(explanation.segment),
-        "standing": explanation.standing.name,
-        "due": _due(explanation.due),
-        "once_clear": _due(explanation.once_clear),
-        "bytes_missing": explanation.bytes_missing,
-        "waits_for": None
-        if explanation.waits_for is None
-        else segment_as_json(explanation.waits_for),
-        "divergence": None if explanation.divergence is None else asdict(explanation.divergence),
-    }
-
-
-def segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
-    shown = fields_as_json(
-        segment,
-        "start_offset",
-        "end_offset",
-        "max_timestamp_ms",
-        "segment_size_in_bytes",
-        "state",
-        "copy_leased",
-        "segment_leader_epochs",
-    )
-    return {"segment_id": uuid_to_text(segment.remote_log_segment_id.id), **shown}
-
-
-def _event_or_none(event: PartitionEvent | None) -> Json | None:
-    return None if event is None else event_as_json(event)
-
-
-def _due(due: Due | None) -> Json | None:
-    return None if due is None else {"at_ms": due.at_ms, **_rule(due.deletion)}
-
-
-def deletion_as_json(deletion: Deletion) -> Json:
-    return {**segment_as_json(deletion.segment), **_rule(deletion)}
-
-
-def _rule(deletion: Deletion) -> Json:
-    return {"reason": deletion.reason.value, "detail": deletion.detail}
-
-
-def _report(report: PartitionReport, age_ms: int | None) -> Json:
-    names = ("log_end_offset", "only_local_bytes", "copied_through_offset")
-    return {"age_ms": age_ms, **fields_as_json(report, "broker_id", "leader_epoch", *names)}
-
-
-def read_partition(
-    manager: RemoteLogMetadataManager, name: TopicIdPartition
-) -> tuple[StoredTopicConfig, Snapshot]:
-    """Read everything that retention needs of a partition, at one revision.
-
-    Raises:
-        ConcurrentUpdateError: the partition changes faster than it can be read.
-    """
-    topic = manager.topic_config(name.topic_id)
-    state = partial(manager.partition_state, name)
-    return topic, replan(partial(read_snapshot, manager, name), state)
-
-
-def kafka_as_json(kafka: KafkasPart | None) -> Json | None:
-    if kafka is None:
+def report_as_json(state: PartitionState) -> Json | None:
+    """Describe the latest report of the leader; None if there is none."""
+    if state.report is None:
         return None
-    names = ("broker_id", "leader_epoch", "log_start_offset", "high_watermark")
-    return {
-        "age_ms": kafka.age_ms,
-        **fields_as_json(kafka.log, *names),
-        "leader_epochs": fields_as_json(kafka.log.lineage, "entries")["entries"],
-        "expected_deletions": [uuid_to_text(s.remote_log_segment_id.id) for s in kafka.expected],
-        "expected_bytes": kafka.expected_bytes,
-    }
-
-
-def event_as_json(event: PartitionEvent) -> Json:
-    segment_id = "" if event.segment_id is None else uuid_to_text(event.segment_id)
-    return {**fields_as_json(event), "segment_id": segment_id}
+    names = ("log_end_offset", "lag_bytes", "only_local_bytes", "copied_through_offset")
+    described = fields_as_json(state.report, "broker_id", "leader_epoch", *names)
+    return {"age_ms": state.report_age_ms, **described}

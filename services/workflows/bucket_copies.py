@@ -1,9 +1,9 @@
 """Describe the complete copies of a partition in the bucket, and rank those of the same offsets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.api.segment_objects import SegmentObjectKind, SegmentObjectName, StoredManifest
+from services.api.segment_objects import SegmentObjectKind, StoredManifest
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.workflows.segment_views import StoreView
 
@@ -44,12 +44,9 @@ def copy_of(manifest: StoredManifest) -> BucketCopy:
 def damage_of(stored: StoreView, manifest: StoredManifest) -> str:
     """Compare a manifest with its key and with the objects that it names; "" if they agree."""
     name, metadata = stored.objects[0].name, manifest.metadata
-    if _names(name) != (
-        metadata.topic_id_partition.topic_id,
-        metadata.topic_id_partition.partition,
-        metadata.remote_log_segment_id.id,
-        metadata.start_offset,
-    ):
+    tp, id = metadata.topic_id_partition, metadata.remote_log_segment_id.id
+    named = name.topic_id, name.partition, name.segment_id, name.start_offset
+    if named != (tp.topic_id, tp.partition, id, metadata.start_offset):
         return f"the manifest is of another segment, {metadata.remote_log_segment_id}"
     expected = {
         SegmentObjectKind.LOG: manifest.log_size_bytes,
@@ -67,10 +64,6 @@ def damage_of(stored: StoreView, manifest: StoredManifest) -> str:
             what = f"the {kind.name.lower()} of attempt {manifest.attempt}"
             return f"{what} has {sizes[kind]} bytes, the manifest says {size}"
     return ""
-
-
-def _names(name: SegmentObjectName) -> tuple[object, ...]:
-    return name.topic_id, name.partition, name.segment_id, name.start_offset
 
 
 def superseded(copies: Sequence[BucketCopy]) -> Mapping[int, BucketCopy]:
@@ -104,8 +97,7 @@ def covers(better: RemoteLogSegmentMetadata, worse: RemoteLogSegmentMetadata) ->
     if better.start_offset > worse.start_offset or better.end_offset < worse.end_offset:
         return False
     ranges = better.epoch_ranges()
-    return all(_has(ranges, *each) for each in worse.epoch_ranges())
-
-
-def _has(ranges: Iterable[tuple[int, int, int]], epoch: int, first: int, last: int) -> bool:
-    return any(epoch == own and start <= first and last <= end for own, start, end in ranges)
+    return all(
+        any(epoch == own and start <= first and last <= end for own, start, end in ranges)
+        for epoch, first, last in worse.epoch_ranges()
+    )

@@ -8,7 +8,7 @@ from services.workflows.scrub import Scrubbed, ScrubPlan
 from services.workflows.unfinished_copies import CopyKind
 
 SCRUB_KINDS = (AnomalyKind.CORRUPT_OBJECT, AnomalyKind.MISSING_OBJECTS)
-_FOR_AN_OPERATOR = (
+FOR_AN_OPERATOR = (
     AnomalyKind.MISSING_OBJECTS,
     AnomalyKind.CORRUPT_OBJECT,
     AnomalyKind.UNREFERENCED_COMPLETE,
@@ -22,7 +22,7 @@ def failures_of(done: Reconciled) -> list[str]:
 
 def needs_operator(done: Reconciled) -> bool:
     """Return whether something is wrong that no later run repairs."""
-    return bool(failures_of(done)) or any(done.anomalies[kind] for kind in _FOR_AN_OPERATOR)
+    return bool(failures_of(done)) or any(done.anomalies[kind] for kind in FOR_AN_OPERATOR)
 
 
 def reconcile_document(plan: ReconciliationPlan, done: Reconciled) -> dict[str, object]:
@@ -42,6 +42,7 @@ def reconcile_document(plan: ReconciliationPlan, done: Reconciled) -> dict[str, 
         "ended_uploads": done.deletions.uploads,
         "left": done.deletions.left,
         "unrecorded": done.deletions.unrecorded,
+        "held": done.deletions.held,
         "failures": failures_of(done),
     }
 
@@ -60,6 +61,7 @@ def scrub_document(
         "segments": done.segments,
         "verified": done.verified,
         "damaged": done.damaged,
+        "repaired": done.repaired,
         "anomalies": {kind.value: done.anomalies[kind] for kind in SCRUB_KINDS},
         "not_checked": done.unchecked,
         "deleted_meanwhile": done.gone,
@@ -67,4 +69,5 @@ def scrub_document(
         "cut_short": done.is_cut_short,
         "read_bytes": done.read_bytes,
         "reasons": done.reasons,
+        "repairs": done.repairs,
     }

@@ -6,13 +6,13 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from services.api.operations import MAX_VERIFIED_TOPICS, VerificationRun, VerifiedTopic
+from services.api.operations import MAX_RUN_COUNTS, RunCounts, ToolRun
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.workflows.deletion import batches
+from services.common.batches import batches
 
-COUNTS = ("segments", "verified_segments", "verified_bytes", "failed_segments")
-"""The counts of a VerifiedTopic."""
+COUNTS = ("segments", "done_segments", "done_bytes", "failed_segments")
+"""The numbers of RunCounts."""
 
 
 class Outcome(Enum):
@@ -27,7 +27,7 @@ class Outcome(Enum):
 class Coverage:
     """What a run, or a part of one, has verified of each topic."""
 
-    topics: dict[UUID, VerifiedTopic] = field(default_factory=dict)
+    topics: dict[UUID | None, RunCounts] = field(default_factory=dict)
 
     def count(self, metadata: RemoteLogSegmentMetadata, outcome: Outcome) -> None:
         """Count a finished segment."""
@@ -35,13 +35,13 @@ class Coverage:
         topic_id = metadata.topic_id_partition.topic_id
         verified_bytes = max(size_bytes, 0) if is_sound else 0
         failed = int(outcome is Outcome.FAILED)
-        self.add(VerifiedTopic(topic_id, 1, int(is_sound), verified_bytes, failed))
+        self.add(RunCounts(topic_id, 1, int(is_sound), verified_bytes, failed))
 
-    def add(self, more: VerifiedTopic) -> None:
+    def add(self, more: RunCounts) -> None:
         """Add what was verified of a topic by another part of the run."""
-        known = self.topics.get(more.topic_id, VerifiedTopic(more.topic_id))
+        known = self.topics.get(more.topic_id, RunCounts(more.topic_id))
         sums = {name: getattr(known, name) + getattr(more, name) for name in COUNTS}
-        self.topics[more.topic_id] = VerifiedTopic(more.topic_id, **sums)
+        self.topics[more.topic_id] = RunCounts(more.topic_id, **sums)
 
     def merge(self, other: "Coverage") -> None:
         """Add the counts of another part of the run."""
@@ -56,18 +56,18 @@ class Coverage:
         ]
 
     def report(
-        self, rlmm: RemoteLogMetadataManager, run: VerificationRun, topic_ids: Collection[UUID]
+        self, rlmm: RemoteLogMetadataManager, run: ToolRun, topic_ids: Collection[UUID]
     ) -> None:
         """Record what was verified of topics of which the run read everything, even if nothing.
 
         Raises:
             RetriableRemoteStorageError: RLMM is unreachable; run it again.
         """
-        verified = [self.topics.get(each, VerifiedTopic(each)) for each in sorted(topic_ids)]
-        for batch in batches(verified, MAX_VERIFIED_TOPICS):
-            rlmm.report_verification(run, batch)
+        verified = [self.topics.get(each, RunCounts(each)) for each in sorted(topic_ids)]
+        for batch in batches(verified, MAX_RUN_COUNTS):
+            rlmm.report_tool_run(run, batch)
 
 
-def verified_of(row: Mapping[str, Any]) -> VerifiedTopic:
+def verified_of(row: Mapping[str, Any]) -> RunCounts:
     """Build what was verified of a topic from a row of Coverage."""
-    return VerifiedTopic(UUID(row["topic_id"]), **{name: row[name] for name in COUNTS})
+    return RunCounts(UUID(row["topic_id"]), **{name: row[name] for name in COUNTS})

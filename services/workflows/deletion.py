@@ -1,24 +1,27 @@
 """Delete segments and orphan objects: mark first, then delete objects, then confirm."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
+    DeletionRefusedError,
     PermissionDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from services.api.ids import TopicIdPartition
+from services.api.holds import Mark, keeping_hold
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.operations import Anomaly, AnomalyKind, AnomalyQuery, ObjectDeletion
 from services.api.remote_log_metadata_manager import (
     MAX_UPDATE_BATCH,
     RemoteLogMetadataManager,
     SegmentUpdate,
+    UpdateOutcome,
     all_anomalies,
+    all_holds,
 )
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
 from services.api.retention import Deletion
@@ -35,16 +38,18 @@ from services.api.segments import (
     RemoteLogSegmentState,
 )
 from services.api.topic_config import RetentionOwner
+from services.common.batches import batches
 from services.common.failpoints import failpoint
-from services.workflows.segment_views import MetadataView, PartitionKey
+from services.workflows.segment_views import REPLACED, MetadataView, PartitionKey
 
 UNKNOWN_BROKER = -1
 _STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-T = TypeVar("T")
 
 MAX_DELETIONS = 100_000
 """The most objects that one run deletes, and the most uploads; the next run deletes the rest."""
+REPLACED_STAY_MS = 60 * 60 * 1000
+"""How long replaced objects stay at least, whatever the grace is; look-ups are cached for less."""
 _AT_ONCE = 300
 """Objects in one batch; manifests are compared with the store one by one."""
 
@@ -81,10 +86,17 @@ class ExpectedRevisions:
 
 @dataclass(frozen=True, slots=True)
 class DeletionOutcome:
-    """The result of a step for one segment; `error` is None if it is done."""
+    """The result of a step for one segment.
+
+    Attributes:
+        segment: of a marked one, with the custom metadata that names the objects to delete.
+        error: None if it is done.
+        is_repeat: another call had done it, of another plan if there is one.
+    """
 
     segment: RemoteLogSegmentMetadata
     error: RemoteStorageError | None = None
+    is_repeat: bool = False
 
 
 def begin_deletion(
@@ -118,7 +130,7 @@ def begin_deletion(
             revision = raised.revision
         failpoint("deletion.log_start_raised")
     outcomes: list[DeletionOutcome] = []
-    for batch in _batches(deletions, MAX_UPDATE_BATCH):
+    for batch in batches(deletions, MAX_UPDATE_BATCH):
         marked, revision = _mark(rlmm, batch, deleter, now_ms, revision, config_revision)
         outcomes += marked
         failpoint("deletion.marked_some")
@@ -132,18 +144,39 @@ def finish_deletion(
     deleter: Deleter,
     now_ms: int,
 ) -> Iterator[DeletionOutcome]:
-    """Delete the objects of marked segments and confirm each deletion; yield an outcome each, in
-    order.
+    """Delete the objects of marked segments and confirm each deletion; yield an outcome each.
+
+    Leaves the objects of kept segments to services.workflows.kept_segments.
+
+    Args:
+        segments: as begin_deletion returned them, or as RLMM listed them when they were marked.
 
     Raises:
         RetriableRemoteStorageError: RSM or RLMM is unreachable; retry.
     """
-    for batch in _batches(segments, MAX_DELETE_BATCH):
-        errors = rsm.delete_log_segment_data_batch(batch)
+    context = MutationContext(reason="objects deleted", plan_id=deleter.plan_id)
+    for batch in batches(segments, MAX_DELETE_BATCH):
+        left = [DeletionOutcome(each) for each in batch if each.kept_until_ms is not None]
+        gone = [each for each in batch if each.kept_until_ms is None]
+        errors = rsm.delete_log_segment_data_batch(gone) if gone else []
         failpoint("deletion.objects_deleted")
-        outcomes = map(DeletionOutcome, batch, errors)
-        yield from _confirm(rlmm, list(outcomes), deleter, now_ms)
+        outcomes = [*left, *map(DeletionOutcome, gone, errors)]
+        yield from confirm_deletion(rlmm, outcomes, context, deleter.broker_id, now_ms)
         failpoint("deletion.confirmed_some")
+
+
+def confirm_deletion(
+    rlmm: RemoteLogMetadataManager,
+    outcomes: Sequence[DeletionOutcome],
+    context: MutationContext,
+    broker_id: int,
+    now_ms: int,
+) -> list[DeletionOutcome]:
+    """Confirm the deletions that have no error in RLMM; return all outcomes, in order."""
+    ids = [o.segment.remote_log_segment_id for o in outcomes if o.error is None]
+    updates = [RemoteLogSegmentMetadataUpdate(id, now_ms, _FINISHED, broker_id) for id in ids]
+    results = _sent(rlmm, [SegmentUpdate(update, context) for update in updates])
+    return [o if o.error else _outcome(o.segment, results) for o in outcomes]
 
 
 def _mark(
@@ -155,65 +188,46 @@ def _mark(
     config_revision: int | None,
 ) -> tuple[list[DeletionOutcome], int | None]:
     """Mark segments; return outcomes, and the new revision if one was expected."""
-    unmarked = [d for d in deletions if d.segment.state is not _STARTED]
-    if not unmarked:
-        return [DeletionOutcome(d.segment) for d in deletions], revision
     updates = [
         SegmentUpdate(
-            _update(d.segment, _STARTED, deleter, now_ms),
+            RemoteLogSegmentMetadataUpdate(
+                d.segment.remote_log_segment_id, now_ms, _STARTED, deleter.broker_id
+            ),
             _context(deleter, d.reason.value, d.detail, revision, config_revision),
         )
-        for d in unmarked
+        for d in deletions
+        if d.segment.state is not _STARTED
     ]
-    results = rlmm.update_remote_log_segment_metadata_batch(updates)
-    applied = [r.revision for r in results if isinstance(r, MutationOutcome) and r.applied]
-    errors = {
-        d.segment.remote_log_segment_id: result
-        for d, result in zip(unmarked, results, strict=True)
-        if isinstance(result, RemoteStorageError)
-    }
-    outcomes = [
-        DeletionOutcome(d.segment, errors.get(d.segment.remote_log_segment_id)) for d in deletions
-    ]
+    results = _sent(rlmm, updates)
+    outcomes = [_outcome(d.segment, results) for d in deletions]
+    applied = [r.revision for r in results.values() if isinstance(r, MutationOutcome) and r.applied]
     return outcomes, None if revision is None else max([revision, *applied])
 
 
-def _confirm(
-    rlmm: RemoteLogMetadataManager,
-    outcomes: Sequence[DeletionOutcome],
-    deleter: Deleter,
-    now_ms: int,
-) -> list[DeletionOutcome]:
-    gone = [outcome.segment for outcome in outcomes if outcome.error is None]
-    if not gone:
-        return list(outcomes)
-    context = MutationContext(reason="objects deleted", plan_id=deleter.plan_id)
-    results = rlmm.update_remote_log_segment_metadata_batch(
-        [SegmentUpdate(_update(s, _FINISHED, deleter, now_ms), context) for s in gone]
-    )
-    errors = {
-        segment.remote_log_segment_id: result
-        for segment, result in zip(gone, results, strict=True)
-        if isinstance(result, RemoteStorageError)
-    }
-    return [
-        DeletionOutcome(o.segment, o.error or errors.get(o.segment.remote_log_segment_id))
-        for o in outcomes
-    ]
+_Results: TypeAlias = Mapping[RemoteLogSegmentId, UpdateOutcome]
 
 
-def _update(
-    segment: RemoteLogSegmentMetadata,
-    state: RemoteLogSegmentState,
-    deleter: Deleter,
-    now_ms: int,
-) -> RemoteLogSegmentMetadataUpdate:
-    return RemoteLogSegmentMetadataUpdate(
-        remote_log_segment_id=segment.remote_log_segment_id,
-        event_timestamp_ms=now_ms,
-        state=state,
-        broker_id=deleter.broker_id,
-    )
+def _sent(rlmm: RemoteLogMetadataManager, updates: Sequence[SegmentUpdate]) -> _Results:
+    """Send updates, if there are any; return the outcome of each by its segment."""
+    if not updates:
+        return {}
+    outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
+    ids = [each.update.remote_log_segment_id for each in updates]
+    return dict(zip(ids, outcomes, strict=True))
+
+
+def _outcome(segment: RemoteLogSegmentMetadata, results: _Results) -> DeletionOutcome:
+    result = results.get(segment.remote_log_segment_id)
+    if isinstance(result, RemoteStorageError):
+        return DeletionOutcome(segment, result)
+    if result is None:
+        return DeletionOutcome(segment)
+    if result.custom_metadata is not None:
+        # The segment's bytes may have been replaced after it was read.
+        segment = replace(segment, custom_metadata=result.custom_metadata)
+    # A broker may have marked it since it was listed.
+    known = replace(segment, kept_until_ms=result.kept_until_ms)
+    return DeletionOutcome(known, is_repeat=not result.applied)
 
 
 def _context(
@@ -234,18 +248,13 @@ def _context(
     )
 
 
-def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
-
-
 @dataclass(slots=True)
 class Deletions:
     """The deletions and failures of a run.
 
     Attributes:
         left: orphans and uploads beyond MAX_DELETIONS, for the next run.
+        held: objects and uploads that a hold keeps.
         unrecorded: objects without an event, because RLMM does not know their partition; the
             anomalies name them.
         failures: one line for each object or upload that could not be deleted, with the reason;
@@ -256,6 +265,7 @@ class Deletions:
     uploads: int = 0
     left: int = 0
     unrecorded: int = 0
+    held: int = 0
     failures: list[str] = field(default_factory=list)
 
     MAX_FAILURES = 100
@@ -272,7 +282,7 @@ class Orphan:
     """An object that no metadata needs.
 
     Attributes:
-        state: its segment's when it was found; None without metadata.
+        state: its segment's when the objects were compared; None without metadata.
         is_committed: the whole copy goes, with its manifest.
     """
 
@@ -298,15 +308,12 @@ class OrphanDeletion:
         self._uploads: list[AbandonedUpload] = []
         self.done = Deletions()
 
-    def keep_orphan(self, orphan: Orphan) -> None:
-        self._keep(self._orphans, orphan)
-
-    def keep_upload(self, upload: AbandonedUpload) -> None:
-        self._keep(self._uploads, upload)
-
-    def _keep(self, chosen: list[T], one: T) -> None:
-        if len(chosen) < MAX_DELETIONS:
-            chosen.append(one)
+    def add(self, one: Orphan | AbandonedUpload) -> None:
+        """Add an orphan or upload, or count it as left if there are MAX_DELETIONS of its kind."""
+        if isinstance(one, Orphan) and len(self._orphans) < MAX_DELETIONS:
+            self._orphans.append(one)
+        elif isinstance(one, AbandonedUpload) and len(self._uploads) < MAX_DELETIONS:
+            self._uploads.append(one)
         else:
             self.done.left += 1
 
@@ -321,38 +328,48 @@ class OrphanDeletion:
         due = self._due(run_id, grace_ms)
         # Read again: an import may have added partitions since the run began.
         view = MetadataView(self._rlmm)
-        for orphans in _orphan_batches(
-            [each for each in self._orphans if each.anomaly.identity in due]
-        ):
+        for orphans in batches((o for o in self._orphans if o.anomaly.identity in due), _AT_ONCE):
             self._delete_objects(view, run_id, orphans)
-        for uploads in _orphan_batches(
-            [each for each in self._uploads if each.anomaly.identity in due]
-        ):
+        for uploads in batches((u for u in self._uploads if u.anomaly.identity in due), _AT_ONCE):
             self._end_uploads(view, run_id, uploads)
 
     def _due(self, run_id: str, grace_ms: int) -> set[Anomaly]:
         query = AnomalyQuery((AnomalyKind.ORPHAN_OBJECTS, AnomalyKind.ABANDONED_UPLOAD))
         return {
-            seen.anomaly.identity
-            for seen in all_anomalies(self._rlmm, query)
-            if seen.times_seen > 1
-            and seen.last_seen_ms - seen.first_seen_ms >= grace_ms
-            and seen.run_id == run_id
+            each.anomaly.identity
+            for each in all_anomalies(self._rlmm, query)
+            if each.times_seen > 1
+            and each.last_seen_ms - each.first_seen_ms
+            >= max(grace_ms, _least_grace_ms(each.anomaly))
+            and each.run_id == run_id
         }
 
-    def _record(self, view: MetadataView, run_id: str, anomalies: Iterable[Anomaly]) -> None:
-        """Record objects and uploads in the audit trails of their partitions, before they go."""
-        found: dict[tuple[PartitionKey, str], list[ObjectDeletion]] = defaultdict(list)
+    def _record(
+        self, view: MetadataView, run_id: str, anomalies: Iterable[Anomaly]
+    ) -> Collection[Anomaly]:
+        """Record objects and uploads in the audit trails of their partitions, before they go.
+
+        Returns:
+            Those that no hold keeps.
+        """
+        recorded: dict[tuple[PartitionKey, str], list[Anomaly]] = defaultdict(list)
         for each in anomalies:
-            deletion = ObjectDeletion(each.segment_id, each.object_key)
-            found[(each.topic_id, each.partition), each.detail].append(deletion)
-        for (partition, detail), deletions in found.items():
+            recorded[(each.topic_id, each.partition), each.detail].append(each)
+        due = set[Anomaly]()
+        for (partition, detail), found in recorded.items():
+            deletions = [ObjectDeletion(each.segment_id, each.object_key) for each in found]
             tp = view.named(partition)
             context = MutationContext(
                 reason="no metadata needs it", rule_detail=detail or None, plan_id=run_id
             )
-            if tp is None or not self._is_recorded(tp, deletions, context):
-                self.done.unrecorded += len(deletions)
+            try:
+                if tp is None or not self._is_recorded(tp, deletions, context):
+                    self._require_not_held(partition)
+                    self.done.unrecorded += len(deletions)
+                due.update(found)
+            except DeletionRefusedError:
+                self.done.held += len(deletions)
+        return due
 
     def _is_recorded(
         self, tp: TopicIdPartition, deletions: Sequence[ObjectDeletion], context: MutationContext
@@ -363,6 +380,12 @@ class OrphanDeletion:
             return False  # The partition was removed meanwhile.
         return True
 
+    def _require_not_held(self, partition: PartitionKey) -> None:
+        """Raise DeletionRefusedError if a hold is over a partition that RLMM does not know."""
+        holds = (hold for hold in all_holds(self._rlmm) if hold.covers(*partition))
+        if (hold := keeping_hold(holds, Mark.OBJECTS)) is not None:
+            raise DeletionRefusedError(str(hold))
+
     def _delete_objects(self, view: MetadataView, run_id: str, orphans: Sequence[Orphan]) -> None:
         states = view.states([each.stored.name for each in orphans])
         still = [
@@ -371,7 +394,8 @@ class OrphanDeletion:
             for each, state in zip(orphans, states, strict=True)
             if state is each.state
         ]
-        self._record(view, run_id, (each.anomaly for each in still))
+        due = self._record(view, run_id, (each.anomaly for each in still))
+        still = [each for each in still if each.anomaly in due]
         for is_committed in (False, True):
             chosen = [each.stored for each in still if each.is_committed is is_committed]
             if chosen:
@@ -393,14 +417,19 @@ class OrphanDeletion:
     def _end_uploads(
         self, view: MetadataView, run_id: str, uploads: Sequence[AbandonedUpload]
     ) -> None:
-        still = list(not_being_copied(view, [each.upload for each in uploads]))
+        idle = list(not_being_copied(view, [each.upload for each in uploads]))
+        due = self._record(view, run_id, (each.anomaly for each in uploads if each.upload in idle))
+        still = [each.upload for each in uploads if each.anomaly in due]
         if not still:
             return
-        self._record(view, run_id, (each.anomaly for each in uploads if each.upload in still))
         outcomes = self._objects.abort_multipart_uploads(
             [(each.location, each.upload_id) for each in still]
         )
         self.done.uploads += self.done.count([str(each.location) for each in still], outcomes)
+
+
+def _least_grace_ms(anomaly: Anomaly) -> int:
+    return REPLACED_STAY_MS if anomaly.detail == REPLACED else 0
 
 
 def _as_it_was(stored: SegmentObject) -> ObjectToDelete:
@@ -417,14 +446,3 @@ def not_being_copied(
     for upload, state in zip(uploads, states, strict=True):
         if state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             yield upload
-
-
-def _orphan_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[first : first + _AT_ONCE] for first in range(0, len(items), _AT_ONCE))
-
-
-def batches(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
-    """Yield the items in order, at most `size` at a time."""
-    rest = iter(items)
-    while batch := tuple(islice(rest, size)):
-        yield batch

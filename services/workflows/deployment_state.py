@@ -1,7 +1,7 @@
 """Keep in the bucket what a bucket does not know, and put it back after a rebuild."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -10,19 +10,19 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from services.api.calls import MutationContext
-from services.api.deployment_state import DeploymentState, KeptTopic
+from services.api.deployment_state import DeploymentState, TopicState
 from services.api.errors import (
     CorruptSegmentError,
-    DeletionRefusedError,
     PermissionDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
     ThrottledError,
 )
+from services.api.holds import Hold, HoldKind
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_holds
 from services.api.segment_objects import SegmentObjects
 from services.api.topic_config import topic_config
 from services.common.inflate import (
@@ -32,6 +32,7 @@ from services.common.inflate import (
     compressed,
     inflate,
 )
+from services.workflows.deletion import UNKNOWN_BROKER
 
 HEAD = "topics"
 """The name of the part that is written last, and names the others."""
@@ -43,9 +44,9 @@ _PART_BYTES = 1024 * 1024
 _MOST_BYTES = 64 * 1024 * 1024
 """Of a part's JSON when it is read."""
 
-_NO_BROKER = -1
 _CONTEXT = MutationContext(reason="rebuild: from the state in the bucket")
-_ERRORS_OF_RUN = (PermissionDeniedError, ThrottledError, RetriableRemoteStorageError)
+ERRORS_OF_RUN = (PermissionDeniedError, ThrottledError, RetriableRemoteStorageError)
+"""Errors of a whole run; any other error of RLMM refuses one segment, or one topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Head:
         deployment_id, changes: see DeploymentState.
         slot: of the parts' names; it alternates, so that a run that is killed spoils nothing.
         is_settled: a rebuild has put the state back, so that any database may replace it.
+        holds: those of all topics.
     """
 
     deployment_id: UUID
@@ -65,14 +67,15 @@ class Head:
     parts: int
     is_settled: bool = False
     version: int = _VERSION
+    holds: tuple[Hold, ...] = ()
 
 
 _HEAD = TypeAdapter(Head)
-_TOPIC = TypeAdapter(KeptTopic)
+_TOPIC = TypeAdapter(TopicState)
 
 
 def read_head(objects: SegmentObjects) -> Head | None:
-    """Read what the bucket has; None if nothing was kept.
+    """Read the head in the bucket; None if there is none.
 
     Raises:
         CorruptSegmentError: it cannot be parsed.
@@ -98,7 +101,7 @@ def head_from_bytes(data: bytes) -> Head:
     return head
 
 
-def topics_from_bytes(name: str, data: bytes) -> list[KeptTopic]:
+def topics_from_bytes(name: str, data: bytes) -> list[TopicState]:
     """Parse a part.
 
     Raises:
@@ -111,11 +114,11 @@ def topics_from_bytes(name: str, data: bytes) -> list[KeptTopic]:
         raise _damaged(name, e) from e
 
 
-def refusal(head: Head | None, state: DeploymentState, topics: Iterable[KeptTopic] = ()) -> str:
+def refusal(head: Head | None, state: DeploymentState, topics: Iterable[TopicState] = ()) -> str:
     """Return why a database must not replace what is kept; "" if it may.
 
     A database that is new, or was restored, knows less than the bucket until it is rebuilt. One
-    that was restored may have seen more changes since: `topics`, those of the head, show it too.
+    that was restored may have had more changes since: `topics`, those of the head, show it too.
     """
     if head is None or head.is_settled:
         return ""
@@ -133,14 +136,16 @@ def refusal(head: Head | None, state: DeploymentState, topics: Iterable[KeptTopi
     )
 
 
-def _later_topic(state: DeploymentState, topics: Iterable[KeptTopic]) -> str:
+def _later_topic(state: DeploymentState, topics: Iterable[TopicState]) -> str:
     """Return a topic of which the database knows less; "" if there is none.
 
     In one database neither the revision of settings nor a log start ever falls.
     """
     known = {each.topic_id: each for each in state.topics}
     for kept in topics:
-        now = known.get(kept.topic_id, KeptTopic(kept.topic_id, kept.topic))
+        if kept.topic_id in state.purged:
+            continue
+        now = known.get(kept.topic_id, TopicState(kept.topic_id, kept.topic))
         starts = kept.log_starts.items()
         is_lower = any(now.log_starts.get(partition, 0) < start for partition, start in starts)
         if is_lower or now.settings_revision < kept.settings_revision:
@@ -148,23 +153,24 @@ def _later_topic(state: DeploymentState, topics: Iterable[KeptTopic]) -> str:
     return ""
 
 
-def keep(objects: SegmentObjects, state: DeploymentState, before: Head | None) -> Head:
+def store_state(objects: SegmentObjects, state: DeploymentState, before: Head | None) -> Head:
     """Write the state into the bucket in place of `before`."""
     slot: Literal["a", "b"] = "b" if before is not None and before.slot == "a" else "a"
     parts = 0
     for parts, part in enumerate(_parts(state.topics), start=1):
         objects.put_deployment_state(_part_name(slot, parts - 1), part)
-    head = Head(state.deployment_id, state.changes, time.time_ns() // 1_000_000, slot, parts)
+    now_ms, holds = time.time_ns() // 1_000_000, state.holds
+    head = Head(state.deployment_id, state.changes, now_ms, slot, parts, holds=holds)
     _put_head(objects, head)
     return head
 
 
 def settle(objects: SegmentObjects, head: Head) -> None:
-    """Note that the state was put back."""
+    """Record that the state was put back."""
     _put_head(objects, replace(head, is_settled=True))
 
 
-def kept_topics(objects: SegmentObjects, head: Head) -> Iterator[KeptTopic]:
+def kept_topics(objects: SegmentObjects, head: Head) -> Iterator[TopicState]:
     """Read the topics of a head.
 
     Raises:
@@ -174,7 +180,7 @@ def kept_topics(objects: SegmentObjects, head: Head) -> Iterator[KeptTopic]:
         yield from _read_part(objects, _part_name(head.slot, number))
 
 
-def _read_part(objects: SegmentObjects, name: str) -> list[KeptTopic]:
+def _read_part(objects: SegmentObjects, name: str) -> list[TopicState]:
     try:
         return topics_from_bytes(name, objects.deployment_state(name))
     except RemoteResourceNotFoundError as e:
@@ -186,82 +192,138 @@ class PutBack:
     """What was put back, in topics or partitions; `refused` has a reason for each that was not."""
 
     settings: int = 0
+    holds: int = 0
     log_starts: int = 0
     marks: int = 0
     refused: list[str] = field(default_factory=list)
 
+    def tried(self, what: str, change: Callable[[], bool]) -> bool:
+        """Make a change, or record why RLMM refuses it. What RLMM does not know has no segments."""
+        try:
+            return change()
+        except RemoteResourceNotFoundError:
+            return False
+        except ERRORS_OF_RUN:
+            raise
+        except RemoteStorageError as e:
+            self.refused.append(f"{what}: {e}")
+            return False
 
-def put_settings_back(
-    rlmm: RemoteLogMetadataManager,
-    topics: Iterable[KeptTopic],
-    *,
-    is_settled: bool,
-    apply: bool,
-) -> PutBack:
-    """Put the settings of topics of which RLMM has none, or earlier ones. No hold is taken away.
 
-    Args:
-        is_settled: see Head: what RLMM has was put back, or is later.
-        apply: False: only count them.
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """What the bucket keeps of topics, to be put back into a rebuilt RLMM.
+
+    Attributes:
+        head: None if nothing is kept, or it cannot be read.
+        unread: why it cannot be read; metadata is rebuilt without it.
     """
-    done = PutBack()
-    for topic in topics:
-        if topic.settings_revision:
-            put = partial(_put_settings, rlmm, topic, is_settled=is_settled, apply=apply)
-            done.settings += _tried(done, f"settings of {topic.topic}", put)
-    return done
+
+    head: Head | None
+    topics: Sequence[TopicState] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Return how many log starts and marks confirm_rebuild will put back."""
+        return {
+            "log_starts": sum(len(each.log_starts) for each in self.topics),
+            "marks": sum(len(each.marked) for each in self.topics),
+        }
+
+    def put_settings_back(self, rlmm: RemoteLogMetadataManager, *, apply: bool) -> PutBack:
+        """Put the settings of topics of which RLMM has none, or earlier ones, and missing holds.
+
+        A hold that was ended after the state was kept is put back too: to keep too much is safe.
+
+        Args:
+            apply: False: only count them.
+        """
+        back = PutBack()
+        # What RLMM has of a settled state was put back, or is later.
+        is_settled = self.head is not None and self.head.is_settled
+        for topic in self.topics:
+            if topic.settings_revision:
+                put = partial(_put_settings, rlmm, topic, is_settled=is_settled, apply=apply)
+                back.settings += back.tried(f"settings of {topic.topic}", put)
+        self._restore_holds(rlmm, back, apply=apply)
+        back.refused += self.unread
+        return back
+
+    def _restore_holds(self, rlmm: RemoteLogMetadataManager, back: PutBack, *, apply: bool) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        stored = {(each.name, each.topic_id, each.partition) for each in all_holds(rlmm)}
+        kept = [*(self.head.holds if self.head else ()), *(h for t in self.topics for h in t.holds)]
+        for hold in kept:
+            is_stored = (hold.name, hold.topic_id, hold.partition) in stored
+            if hold.lasts_at(now_ms) and not is_stored:
+                put = partial(_put_hold, rlmm, hold, now_ms, apply=apply)
+                back.holds += back.tried(f"hold {hold.name} of {hold.scope}", put)
+
+    def put_log_starts_back(self, rlmm: RemoteLogMetadataManager) -> PutBack:
+        """Raise log starts, whatever the topics' settings, while deletions are frozen."""
+        back = PutBack()
+        for topic in self.topics:
+            for partition, offset in topic.log_starts.items():
+                change = partial(_raise_log_start, rlmm, topic, partition, offset)
+                what = f"log start {offset} of {topic.topic}-{partition}"
+                back.log_starts += back.tried(what, change)
+        return back
+
+    def put_marks_back(self, rlmm: RemoteLogMetadataManager, back: PutBack) -> None:
+        """Mark the partitions that were being deleted, after the freeze of deletions has ended.
+
+        Nothing to do once the head is settled: they may have been taken away since.
+        """
+        for topic in self.topics:
+            for partition in topic.marked:
+                what = f"deletion of {topic.topic}-{partition}"
+                back.marks += back.tried(what, partial(_mark, rlmm, topic, partition))
 
 
-def put_log_starts_back(rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic]) -> PutBack:
-    """Raise log starts, whatever the settings of the topics. RLMM must have frozen deletions."""
-    done = PutBack()
-    for topic in topics:
-        for partition, offset in topic.log_starts.items():
-            change = partial(_raise_log_start, rlmm, topic, partition, offset)
-            what = f"log start {offset} of {topic.topic}-{partition}"
-            done.log_starts += _tried(done, what, change)
-    return done
-
-
-def put_marks_back(
-    rlmm: RemoteLogMetadataManager, topics: Iterable[KeptTopic], done: PutBack
-) -> None:
-    """Mark the partitions that were being deleted. RLMM must not freeze deletions any more.
-
-    Nothing to do once the head is settled: they may have been taken away since.
-    """
-    for topic in topics:
-        for partition in topic.marked:
-            what = f"deletion of {topic.topic}-{partition}"
-            done.marks += _tried(done, what, partial(_mark, rlmm, topic, partition))
+def read_kept(objects: SegmentObjects) -> KeptState:
+    """Read what the bucket keeps."""
+    try:
+        head = read_head(objects)
+        return KeptState(head, () if head is None else list(kept_topics(objects, head)))
+    except CorruptSegmentError as e:
+        return KeptState(None, unread=(str(e),))
 
 
 def _put_settings(
-    rlmm: RemoteLogMetadataManager, topic: KeptTopic, *, is_settled: bool, apply: bool
+    rlmm: RemoteLogMetadataManager, topic: TopicState, *, is_settled: bool, apply: bool
 ) -> bool:
     stored = rlmm.topic_config(topic.topic_id)
     if topic.settings_revision <= stored.revision or stored.entries == topic.settings:
         return False
     if is_settled and stored.revision:
         return False
-    if stored.config.hold and not topic_config(topic.settings).hold:
-        raise DeletionRefusedError(
-            "the topic is on hold, and the kept settings have no hold; put the settings that it "
-            "is to have with `sediment topics set`"
-        )
     if apply:
-        rlmm.put_topic_config(topic.topic_id, topic.settings, stored.revision, _CONTEXT)
+        # A lower delay than RLMM knows is put at once, as nobody could put it otherwise.
+        kept, known = topic_config(topic.settings), stored.config
+        now = kept.retention_change_delay_ms < known.retention_change_delay_ms
+        rlmm.put_topic_config(topic.topic_id, topic.settings, stored.revision, _CONTEXT, now=now)
+    return True
+
+
+def _put_hold(rlmm: RemoteLogMetadataManager, hold: Hold, now_ms: int, *, apply: bool) -> bool:
+    if apply and hold.kind is HoldKind.EXPORT and hold.until_ms is not None:
+        rlmm.set_hold(replace(hold, until_ms=None), hold.until_ms - now_ms)
+    elif apply:
+        rlmm.set_hold(hold)
+    elif hold.topic_id is not None:
+        rlmm.topic_config(hold.topic_id)  # What RLMM does not know is not put back.
     return True
 
 
 def _raise_log_start(
-    rlmm: RemoteLogMetadataManager, topic: KeptTopic, partition: int, offset: int
+    rlmm: RemoteLogMetadataManager, topic: TopicState, partition: int, offset: int
 ) -> bool:
     tp = TopicIdPartition(topic.topic_id, topic.topic, partition)
     return rlmm.raise_log_start_offset(tp, offset, _CONTEXT, restores=True).applied
 
 
-def _mark(rlmm: RemoteLogMetadataManager, topic: KeptTopic, partition: int) -> bool:
+def _mark(rlmm: RemoteLogMetadataManager, topic: TopicState, partition: int) -> bool:
     tp = TopicIdPartition(topic.topic_id, topic.topic, partition)
     [revision] = rlmm.partition_revisions([tp])
     # A mark would make an unknown partition known. What RLMM knows later than the bucket is either
@@ -270,24 +332,11 @@ def _mark(rlmm: RemoteLogMetadataManager, topic: KeptTopic, partition: int) -> b
         return False
     marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
     now_ms = time.time_ns() // 1_000_000
-    metadata = RemotePartitionDeleteMetadata(tp, marked, now_ms, _NO_BROKER)
+    metadata = RemotePartitionDeleteMetadata(tp, marked, now_ms, UNKNOWN_BROKER)
     return rlmm.put_remote_partition_delete_metadata(metadata, _CONTEXT).applied
 
 
-def _tried(done: PutBack, what: str, change: Callable[[], bool]) -> bool:
-    """Make a change; note why RLMM refuses it. What RLMM does not know has no segments."""
-    try:
-        return change()
-    except RemoteResourceNotFoundError:
-        return False
-    except _ERRORS_OF_RUN:
-        raise
-    except RemoteStorageError as e:
-        done.refused.append(f"{what}: {e}")
-        return False
-
-
-def _parts(topics: Iterable[KeptTopic]) -> Iterator[bytes]:
+def _parts(topics: Iterable[TopicState]) -> Iterator[bytes]:
     """Split the topics into parts of compressed lines of JSON."""
     lines, size_bytes = list[bytes](), 0
     for topic in topics:

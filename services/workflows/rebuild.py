@@ -3,22 +3,16 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import merge
 from itertools import groupby
 from uuid import UUID
 
 from services.api.calls import MutationContext
-from services.api.errors import (
-    CorruptSegmentError,
-    InvalidRequestError,
-    PermissionDeniedError,
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-    ThrottledError,
-)
+from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
+from services.api.holds import Hold, HoldKind
 from services.api.ids import TopicIdPartition
-from services.api.operations import MAX_DETAIL_LENGTH, DeletionFreeze
+from services.api.operations import MAX_DETAIL_LENGTH
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
@@ -26,7 +20,7 @@ from services.api.remote_log_metadata_manager import (
     all_events,
     all_segments,
 )
-from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_batches import MAX_BATCH, SegmentImport, imports_of
 from services.api.segment_objects import (
     CURRENT_LOCATION,
@@ -40,8 +34,9 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from services.common.batches import batches
 from services.workflows.bucket_copies import BucketCopy, copy_of, damage_of, superseded
-from services.workflows.deletion import batches
+from services.workflows.deployment_state import ERRORS_OF_RUN
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
 from services.workflows.segment_views import (
     ManifestView,
@@ -49,6 +44,9 @@ from services.workflows.segment_views import (
     PartitionKey,
     Rows,
     StoreView,
+    missing_objects,
+    names_another_copy,
+    names_attempt,
     read_manifest,
     store_views,
 )
@@ -57,13 +55,13 @@ _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
+HOLD = Hold("rebuild", HoldKind.REBUILD, reason="rebuild")
+"""The hold of a run; it lasts until `sediment db confirm-rebuild`."""
+
 READERS = 8
 """Manifests that are read at the same time."""
 
 _MANIFESTS_PER_BATCH = 500
-
-_ERRORS_OF_RUN = (PermissionDeniedError, ThrottledError, RetriableRemoteStorageError)
-"""Errors of a whole run; any other error of RLMM refuses one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +108,9 @@ def earlier_changes(
     return EarlierChanges(frozenset(imported), frozenset(finished))
 
 
-def begin(rlmm: RemoteLogMetadataManager, plan: RebuildPlan) -> DeletionFreeze | None:
-    """Freeze deletions if the plan changes RLMM; must be done before any partition is compared."""
-    return rlmm.begin_rebuild(MutationContext(reason="rebuild")) if plan.apply else None
+def begin(rlmm: RemoteLogMetadataManager, plan: RebuildPlan) -> Hold | None:
+    """Hold all topics if the plan changes RLMM; must be done before any partition is compared."""
+    return rlmm.set_hold(HOLD) if plan.apply else None
 
 
 class Rebuild:
@@ -139,7 +137,7 @@ class Rebuild:
         self._done = Rebuilt()
 
     def run(self) -> Rebuilt:
-        """Freeze deletions if the plan changes RLMM; then compare and import each partition.
+        """Hold all topics if the plan changes RLMM; then compare and import each partition.
 
         Raises:
             RetriableRemoteStorageError, ThrottledError: a service is away or busy; run it again.
@@ -174,7 +172,7 @@ class Rebuild:
         readers: ThreadPoolExecutor,
         earlier: EarlierChanges = NO_CHANGES,
     ) -> Rebuilt:
-        """Compare and import one partition; return what the run has found so far.
+        """Compare and import one partition; return the run's results so far.
 
         Args:
             listed: all its segments in the stores, by start offset.
@@ -190,9 +188,9 @@ class Rebuild:
         whole = {each.segment.remote_log_segment_id.id for each in copies}
         self._done.same += len(copies)
         unsettled = [stored for stored in listed if stored.id not in whole]
-        found = self._read(view, partition, unsettled, rows, readers)
-        whole |= {each.segment.remote_log_segment_id.id for each in found if each.is_known}
-        self._import(self._best([*copies, *found]), rows, earlier)
+        read = self._read(view, partition, unsettled, rows, readers)
+        whole |= {each.segment.remote_log_segment_id.id for each in read if each.is_known}
+        self._import(self._best([*copies, *read]), rows, earlier)
         tp = view.named(partition)
         if tp is not None:
             self.check_missing(tp, whole | earlier.imported | earlier.finished)
@@ -206,12 +204,14 @@ class Rebuild:
         rows: dict[UUID, RemoteLogSegmentMetadata],
         readers: ThreadPoolExecutor,
     ) -> list[BucketCopy]:
-        """Read manifests; return the copies that are complete, and note what is wrong."""
+        """Read manifests; return the copies that are complete, and record what is wrong."""
         copies = []
         with_manifest = [stored for stored in listed if stored.manifest is not None]
         self._done.incomplete += len(listed) - len(with_manifest)
+        read = partial(read_manifest, self._objects)
         for batch in batches(with_manifest, _MANIFESTS_PER_BATCH):
-            for stored, manifest in zip(batch, readers.map(self._manifest_of, batch), strict=True):
+            manifests = readers.map(read, [each.manifest for each in batch if each.manifest])
+            for stored, manifest in zip(batch, manifests, strict=True):
                 copy = self._judge(view.named(partition), stored, manifest, rows.get(stored.id))
                 if copy is not None:
                     copies.append(copy)
@@ -224,12 +224,8 @@ class Rebuild:
         deleted = view.deleted(segment_ids)
         for copy in copies:
             if copy.segment.remote_log_segment_id in deleted:
-                self._note(DifferenceKind.DELETED, copy.segment, "its deletion is an event")
+                self._add(DifferenceKind.DELETED, copy.segment, "its deletion is an event")
         return [each for each in copies if each.segment.remote_log_segment_id not in deleted]
-
-    def _manifest_of(self, stored: StoreView) -> ManifestView:
-        assert stored.manifest is not None
-        return read_manifest(self._objects, stored.manifest)
 
     def _judge(
         self,
@@ -238,11 +234,11 @@ class Rebuild:
         manifest: ManifestView,
         row: RemoteLogSegmentMetadata | None,
     ) -> BucketCopy | None:
-        """Return the copy if it counts; note why it does not."""
+        """Return the copy if it counts, or record why it does not."""
         if manifest.content is None:
             kind = DifferenceKind.DAMAGED if manifest.damage else DifferenceKind.REFUSED
             if detail := manifest.damage or manifest.unread:
-                self._note_stored(kind, tp, stored, detail)
+                self._add_stored(kind, tp, stored, detail)
             return None  # Without a detail the manifest is gone meanwhile.
         other = manifest.content.other_deployment_id
         if row is None and other:
@@ -250,12 +246,12 @@ class Rebuild:
                 f"the deployment {other} wrote the manifest: leave it to that deployment, or "
                 "rebuild with an RSM without RSM_DEPLOYMENT_ID to take it over"
             )
-            self._note_stored(DifferenceKind.REFUSED, tp, stored, text)
+            self._add_stored(DifferenceKind.REFUSED, tp, stored, text)
             return None
         copy = copy_of(manifest.content)
         detail = damage_of(stored, manifest.content) or _mismatch(tp, row, manifest.content)
         if detail:
-            self._note_stored(DifferenceKind.DAMAGED, tp, stored, detail)
+            self._add_stored(DifferenceKind.DAMAGED, tp, stored, detail)
             return None
         if row is None:
             return copy
@@ -263,7 +259,7 @@ class Rebuild:
             self._done.same += 1
             return BucketCopy(row, copy.written_at_ms, is_known=True)
         if row.state is _DELETED:
-            self._note(DifferenceKind.DELETED, row, "its metadata is in DELETE_SEGMENT_FINISHED")
+            self._add(DifferenceKind.DELETED, row, "its metadata is in DELETE_SEGMENT_FINISHED")
             return None
         if row.state is _STARTED and not row.copy_leased:
             return copy
@@ -275,7 +271,7 @@ class Rebuild:
         worse = superseded(copies)
         for place, better in worse.items():
             by = better.segment.remote_log_segment_id
-            self._note(DifferenceKind.SUPERSEDED, copies[place].segment, f"by {by}")
+            self._add(DifferenceKind.SUPERSEDED, copies[place].segment, f"by {by}")
         best = [
             each for place, each in enumerate(copies) if place not in worse and not each.is_known
         ]
@@ -294,7 +290,7 @@ class Rebuild:
             else:
                 (begun if is_begun else new).append(each.segment)
             kind = DifferenceKind.NOT_FINISHED if is_begun else DifferenceKind.ONLY_IN_BUCKET
-            self._note(kind, each.segment)
+            self._add(kind, each.segment)
         if not self._plan.apply:
             return
         for item in imports_of(new, self._context):
@@ -306,11 +302,11 @@ class Rebuild:
     def _import_item(self, item: SegmentImport) -> None:
         try:
             self._done.imported += self._rlmm.import_remote_log_segments([item]).imported
-        except _ERRORS_OF_RUN:
+        except ERRORS_OF_RUN:
             raise
         except RemoteStorageError as e:
             if len(item.segments) == 1:
-                self._note(DifferenceKind.REFUSED, item.segments[0], str(e))
+                self._add(DifferenceKind.REFUSED, item.segments[0], str(e))
                 return
             for segment in item.segments:
                 self._import_item(SegmentImport((segment,), item.context))
@@ -320,54 +316,45 @@ class Rebuild:
         outcomes = self._rlmm.update_remote_log_segment_metadata_batch(updates)
         for segment, outcome in zip(segments, outcomes, strict=True):
             if isinstance(outcome, RemoteStorageError):
-                self._note(DifferenceKind.REFUSED, segment, str(outcome))
+                self._add(DifferenceKind.REFUSED, segment, str(outcome))
             else:
                 self._done.finished += outcome.applied
 
     def check_missing(self, tp: TopicIdPartition, whole: Collection[UUID] = frozenset()) -> Rebuilt:
-        """Note the finished segments that are not in `whole` and cannot be read."""
+        """Record the finished segments that are not in `whole` and cannot be read."""
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
-                if metadata.remote_log_segment_id.id not in whole:
-                    self._check_readable(metadata)
+                if metadata.remote_log_segment_id.id in whole:
+                    continue
+                if missing := missing_objects(self._rsm, metadata):
+                    self._add(DifferenceKind.ONLY_IN_METADATA, metadata, missing)
         except RemoteResourceNotFoundError:
             pass  # The partition was removed meanwhile.
         return self._done
 
-    def _check_readable(self, metadata: RemoteLogSegmentMetadata) -> None:
-        try:
-            next(self._rsm.fetch_log_segment(metadata, 0, 0), None)
-            for _ in self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH):
-                pass
-        except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
-            self._note(DifferenceKind.ONLY_IN_METADATA, metadata, str(e))
-
-    def _note(
+    def _add(
         self, kind: DifferenceKind, segment: RemoteLogSegmentMetadata, detail: str = ""
     ) -> None:
         id, tp = segment.remote_log_segment_id.id, segment.topic_id_partition
         offsets = segment.start_offset, segment.end_offset
         place = tp.topic_id, tp.topic, tp.partition
-        self._done.note(Difference(kind, *place, id, *offsets, detail[:MAX_DETAIL_LENGTH]))
+        self._done.record(Difference(kind, *place, id, *offsets, detail[:MAX_DETAIL_LENGTH]))
 
-    def _note_stored(
+    def _add_stored(
         self, kind: DifferenceKind, tp: TopicIdPartition | None, stored: StoreView, detail: str
     ) -> None:
         topic_id, partition = stored.partition
         topic = "" if tp is None else tp.topic
         start, text = stored.objects[0].name.start_offset, detail[:MAX_DETAIL_LENGTH]
-        self._done.note(Difference(kind, topic_id, topic, partition, stored.id, start, None, text))
+        self._done.record(
+            Difference(kind, topic_id, topic, partition, stored.id, start, None, text)
+        )
 
 
 def _is_whole(stored: StoreView, row: RemoteLogSegmentMetadata) -> bool:
-    """Return whether all objects of a finished segment are listed, without its manifest's content.
-
-    RSM's custom metadata contains the attempt, 8 random bytes.
-    """
+    """Return whether all objects of a finished segment are listed, without reading its manifest."""
     attempt = stored.only_attempt
-    if row.state is not _FINISHED or row.custom_metadata is None or attempt is None:
-        return False
-    return bytes.fromhex(attempt) in row.custom_metadata and stored.is_complete(attempt)
+    return row.state is _FINISHED and names_attempt(row, attempt) and stored.is_complete(attempt)
 
 
 def _mismatch(
@@ -382,11 +369,11 @@ def _mismatch(
     if row is None:
         return ""
     if row.state is _STARTED:
-        found = copy_of(manifest).segment
-        is_same = row.updated(_finished(found)) == found
+        copied = copy_of(manifest).segment
+        is_other = row.updated(_finished(copied)) != copied
     else:
-        is_same = row.state is not _FINISHED or manifest.is_of(row.custom_metadata or b"")
-    return "" if is_same else "the manifest is of another copy than the metadata"
+        is_other = names_another_copy(row, manifest)
+    return "the manifest is of another copy than the metadata" if is_other else ""
 
 
 def _finished(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataUpdate:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
-from services.api.operations import DeletionFreeze
+from services.api.holds import Hold
 
 
 class DifferenceKind(StrEnum):
@@ -58,13 +58,13 @@ class Rebuilt:
     """The differences and changes of a run.
 
     Attributes:
-        freeze: of deletions, which began before the first change; None in a dry run.
+        freeze: the hold on all deletions, set before the first change; None in a dry run.
         same: complete copies that RLMM has, in any state but a finished deletion.
         incomplete: segments with objects but no manifest.
         differences: at most MAX_DIFFERENCES of them; `counts` has all.
     """
 
-    freeze: DeletionFreeze | None = None
+    freeze: Hold | None = None
     segments: int = 0
     same: int = 0
     incomplete: int = 0
@@ -75,13 +75,13 @@ class Rebuilt:
 
     MAX_DIFFERENCES = 10_000
 
-    def note(self, difference: Difference) -> None:
+    def record(self, difference: Difference) -> None:
         self.counts[difference.kind] += 1
         if len(self.differences) < self.MAX_DIFFERENCES:
             self.differences.append(difference)
 
     def add(self, other: "Rebuilt") -> None:
-        """Add what another part of the same run has found and done."""
+        """Add the differences and changes of another part of the same run."""
         self.segments += other.segments
         self.same += other.same
         self.incomplete += other.incomplete

@@ -3,28 +3,19 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
-from typing import TypeAlias, TypeVar
+from itertools import groupby
+from typing import TypeAlias
 from uuid import UUID
 
 from services.api.errors import (
-    CorruptSegmentError,
-    InvalidRequestError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.operations import (
-    MAX_ANOMALIES,
-    MAX_DETAIL_LENGTH,
-    Anomaly,
-    AnomalyKind,
-    VerificationKind,
-    VerificationRun,
-)
+from services.api.operations import MAX_ANOMALIES, Anomaly, AnomalyKind, RunKind, ToolRun
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
-from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import (
     CURRENT_LOCATION,
     ObjectQuery,
@@ -34,6 +25,7 @@ from services.api.segment_objects import (
     all_segment_objects,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.common.batches import batches
 from services.workflows.coverage import Coverage, Outcome
 from services.workflows.deletion import (
     AbandonedUpload,
@@ -48,6 +40,7 @@ from services.workflows.segment_views import (
     Problem,
     ReconcileVerdict,
     StoreView,
+    missing_objects,
     reconcile_verdicts,
     store_views,
 )
@@ -61,7 +54,6 @@ SHARDS = 64
 _BATCH = 500
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +109,11 @@ class Reconciled:
     MAX_UNREAD = 100
     MAX_UNFINISHED = 100
 
-    def note_unread(self, line: str) -> None:
+    def add_unread(self, line: str) -> None:
         if len(self.unread) < self.MAX_UNREAD:
             self.unread.append(line)
 
-    def note_copy(self, kind: CopyKind, line: str) -> None:
+    def add_copy(self, kind: CopyKind, line: str) -> None:
         """Count a copy that never finished."""
         self.copies[kind] += 1
         if len(self.unfinished) < self.MAX_UNFINISHED:
@@ -164,7 +156,7 @@ def abandoned_uploads(
     uploads = (
         each for each in all_multipart_uploads(objects, location_id) if plan.is_old(each.begun_ms)
     )
-    for batch in _batches(uploads):
+    for batch in batches(uploads, _BATCH):
         for upload in not_being_copied(view, batch):
             name, where = upload.name, str(upload.location)
             kind = AnomalyKind.ABANDONED_UPLOAD
@@ -180,9 +172,14 @@ def find_missing(
     Returns:
         what is missing, and one line if its objects cannot be read.
     """
-    missing, unread = _missing_of(rsm, metadata)
+    try:
+        missing = missing_objects(rsm, metadata)
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as e:
+        return None, f"{metadata.remote_log_segment_id}: {e}"
     if not missing:
-        return None, unread
+        return None, ""
     segment_id = metadata.remote_log_segment_id
     tp = segment_id.topic_id_partition
     row = view.rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
@@ -190,22 +187,6 @@ def find_missing(
         return None, ""  # It was deleted meanwhile.
     kind = AnomalyKind.MISSING_OBJECTS
     return Anomaly(kind, tp.topic_id, tp.partition, segment_id.id, detail=missing), ""
-
-
-def _missing_of(rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> tuple[str, str]:
-    """Return what is missing, and what cannot be read; "" for nothing."""
-    try:
-        next(rsm.fetch_log_segment(metadata, 0, 0), None)
-        # The leader epoch index is the one index that is never empty.
-        for _ in rsm.fetch_index(metadata, IndexType.LEADER_EPOCH):
-            pass
-    except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
-        return str(e)[:MAX_DETAIL_LENGTH], ""
-    except RetriableRemoteStorageError:
-        raise
-    except RemoteStorageError as e:
-        return "", f"{metadata.remote_log_segment_id}: {e}"
-    return "", ""
 
 
 class Recording:
@@ -222,10 +203,8 @@ class Recording:
 
     def add(self, finding: Finding, *, counts: bool = True) -> None:
         """Add a finding; only the first of the orphans of a segment counts."""
-        if isinstance(finding, Orphan):
-            self._deletion.keep_orphan(finding)
-        elif isinstance(finding, AbandonedUpload):
-            self._deletion.keep_upload(finding)
+        if not isinstance(finding, Anomaly):
+            self._deletion.add(finding)
         if counts:
             self.done.anomalies[anomaly_of(finding).kind] += 1
         self._unreported.append(anomaly_of(finding))
@@ -239,9 +218,7 @@ class Recording:
             RetriableRemoteStorageError: a service is unreachable; run it again.
         """
         self._report()
-        run = VerificationRun(
-            VerificationKind.RECONCILE, self._plan.run_id, listed_at_ms=self._plan.listed_at_ms
-        )
+        run = ToolRun(RunKind.RECONCILE, self._plan.run_id, listed_at_ms=self._plan.listed_at_ms)
         self.done.coverage.report(self._rlmm, run, topic_ids)
         if self._plan.delete:
             self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
@@ -297,7 +274,7 @@ class Reconciliation:
             query = ObjectQuery(location_id, shard, SHARDS)
             listed = store_views(all_segment_objects(self._objects, query))
             for partition, segments in groupby(listed, key=lambda stored: stored.partition):
-                for batch in _batches(segments):
+                for batch in batches(segments, _BATCH):
                     settled[partition] |= self._check_batch(view, partition, batch)
         for tp in view.partitions(shard, SHARDS):
             self._check_missing(view, tp, settled[tp.topic_id, tp.partition])
@@ -311,7 +288,7 @@ class Reconciliation:
             self._done.segments += 1
             self._done.objects += len(verdict.stored.objects)
             if verdict.unread:
-                self._done.note_unread(verdict.unread)
+                self._done.add_unread(verdict.unread)
             findings = findings_of(verdict, self._plan)
             for each in findings:
                 self._recording.add(each, counts=each is findings[0])
@@ -326,20 +303,20 @@ class Reconciliation:
         copies = UnfinishedCopies(self._plan.before_ms)
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_STARTED, _FINISHED)):
-                copies.see(metadata)
+                copies.add(metadata)
                 if metadata.state is _FINISHED:
                     outcome = settled.get(metadata.remote_log_segment_id.id)
                     outcome = outcome or self._check_read(view, metadata)
                     self._done.coverage.count(metadata, outcome)
         except RemoteResourceNotFoundError:
             return  # The partition was removed meanwhile.
-        for kind, each in copies.found():
-            self._done.note_copy(kind, line_about(kind, each))
+        for kind, each in copies.unfinished():
+            self._done.add_copy(kind, line_about(kind, each))
 
     def _check_read(self, view: MetadataView, metadata: RemoteLogSegmentMetadata) -> Outcome:
         missing, unread = find_missing(view, self._rsm, metadata)
         if unread:
-            self._done.note_unread(unread)
+            self._done.add_unread(unread)
             return Outcome.UNREAD
         if missing is not None:
             self._recording.add(missing)
@@ -351,8 +328,3 @@ def _anomaly(stored: StoreView, problem: Problem, about: SegmentObject | None) -
     topic_id, partition = stored.partition
     where = "" if about is None else str(about.location)
     return Anomaly(problem.kind, topic_id, partition, stored.id, where, problem.detail)
-
-
-def _batches(items: Iterator[T]) -> Iterator[list[T]]:
-    while batch := list(islice(items, _BATCH)):
-        yield batch

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from services.api.calls import MutationContext
 from services.api.errors import InvalidStateTransitionError, RemoteResourceNotFoundError
@@ -12,10 +11,16 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, a
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
 from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.batches import batches
 from services.common.failpoints import failpoint
 from services.workflows.deletion import Deleter, DeletionOutcome, begin_deletion, finish_deletion
 
 _State = RemotePartitionDeleteState
+_LEFT = (
+    "the store still has objects of the partition, such as {}; run the removal again, then "
+    "`sediment reconcile` if they stay; those of kept segments go when they are due (`sediment "
+    "segments TOPIC --kept`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +29,11 @@ class Removal:
 
     Attributes:
         outcomes: one for each segment that was left.
-        is_finished: the partition is DELETE_PARTITION_FINISHED.
+        left: why the partition is not DELETE_PARTITION_FINISHED; empty if it is.
     """
 
     outcomes: tuple[DeletionOutcome, ...]
-    is_finished: bool
+    left: str = ""
 
 
 def remove_partition(
@@ -51,9 +56,8 @@ def remove_partition(
         begin_removal(rlmm, topic_id_partition, deleter, now_ms)
         outcomes = tuple(remove_segments(rlmm, rsm, topic_id_partition, deleter, now_ms))
     except RemoteResourceNotFoundError:
-        return Removal((), is_finished=True)
-    is_finished = finish_removal(rlmm, topic_id_partition, deleter, now_ms)
-    return Removal(outcomes, is_finished)
+        return Removal(())
+    return Removal(outcomes, finish_removal(rlmm, rsm, topic_id_partition, deleter, now_ms))
 
 
 def begin_removal(
@@ -88,21 +92,26 @@ def begin_removal(
 
 def finish_removal(
     rlmm: RemoteLogMetadataManager,
+    rsm: RemoteStorageManager,
     topic_id_partition: TopicIdPartition,
     deleter: Deleter,
     now_ms: int,
-) -> bool:
-    """Move the partition to DELETE_PARTITION_FINISHED; return False if segments are left.
+) -> str:
+    """Move the partition to DELETE_PARTITION_FINISHED; return what is left, empty for nothing.
 
-    Segments are left if copies finished meanwhile or deletions failed; run the removal again.
+    Lists the partition in every location of RSM first, and moves nothing while an object is left,
+    also one that no metadata names. Segments are left if copies finished meanwhile or deletions
+    failed. Run the removal again.
     """
     failpoint("removal.segments_gone")
+    if (found := rsm.find_partition_object(topic_id_partition)) is not None:
+        return _LEFT.format(found)
     try:
         _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_FINISHED, deleter, now_ms)
     except InvalidStateTransitionError:
-        return False
+        return "segments remain, such as copies that have finished since; run the removal again"
     failpoint("removal.partition_finished")
-    return True
+    return ""
 
 
 def removal_of(segment: RemoteLogSegmentMetadata) -> Deletion:
@@ -125,8 +134,7 @@ def remove_segments(
         RemoteResourceNotFoundError: the partition was removed meanwhile.
         RetriableRemoteStorageError: a service is unreachable.
     """
-    segments = all_segments(rlmm, topic_id_partition)
-    while batch := list(islice(segments, MAX_DELETE_BATCH)):
+    for batch in batches(all_segments(rlmm, topic_id_partition), MAX_DELETE_BATCH):
         deletions = [removal_of(segment) for segment in batch]
         begun = begin_deletion(rlmm, topic_id_partition, deletions, None, None, deleter, now_ms)
         marked = [outcome.segment for outcome in begun if outcome.error is None]

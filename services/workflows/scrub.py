@@ -4,7 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby
 from uuid import UUID
 
 from services.api.errors import (
@@ -18,8 +19,8 @@ from services.api.operations import (
     MAX_PARTS,
     Anomaly,
     AnomalyKind,
-    VerificationKind,
-    VerificationRun,
+    RunKind,
+    ToolRun,
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
@@ -35,9 +36,11 @@ from services.api.segment_objects import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require
+from services.common.batches import batches
 from services.common.retry import Backoff
 from services.workflows.coverage import Coverage, Outcome
 from services.workflows.scrub_copy import CopyScrub, UnverifiedError
+from services.workflows.segment_repair import Repaired, SegmentRepair
 from services.workflows.segment_views import MetadataView, StoreView, store_views
 
 DEFAULT_RATE_BYTES_PER_S = 32 * 1024 * 1024
@@ -55,12 +58,12 @@ def parse_part(text: str) -> tuple[int, int]:
     Raises:
         InvalidRequestError: it is not of this form.
     """
-    found = _PART.fullmatch(text)
-    if found is None:
+    match = _PART.fullmatch(text)
+    if match is None:
         raise InvalidRequestError(
             f"--part: {text!r} is not I/N; for example, 3/28 is the third of 28 parts"
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class ScrubPlan:
             partition are spread over all parts.
         topic_ids: read only these topics; None for all.
         locations: the locations whose objects are read.
+        repairs: repair damaged segments whose logs are whole.
     """
 
     run_id: str
@@ -80,15 +84,16 @@ class ScrubPlan:
     parts: int = 1
     topic_ids: frozenset[UUID] | None = None
     locations: Sequence[int] = (CURRENT_LOCATION,)
+    repairs: bool = False
 
     def __post_init__(self) -> None:
         require(1 <= self.parts <= MAX_PARTS, "parts", f"must be 1 to {MAX_PARTS}")
         require(1 <= self.part <= self.parts, "part", f"must be 1 to {self.parts}")
 
     @property
-    def verification(self) -> VerificationRun:
+    def run(self) -> ToolRun:
         """Return the run under which RLMM records what was verified."""
-        return VerificationRun(VerificationKind.SCRUB, self.run_id, self.part, self.parts)
+        return ToolRun(RunKind.SCRUB, self.run_id, part=self.part, parts=self.parts)
 
     def has_topic(self, topic_id: UUID) -> bool:
         return self.topic_ids is None or topic_id in self.topic_ids
@@ -111,12 +116,14 @@ class Scrubbed:
     Attributes:
         segments: finished segments; each was verified, damaged, unchecked or gone.
         damaged: segments with at least one anomaly.
+        repaired: those of `damaged` that were repaired.
         unchecked: segments that could not be verified, as `reasons` explains.
         gone: segments that were deleted meanwhile.
         unlisted: listings that failed; the segments behind the failure were not read.
         anomalies: counts by kind.
         read_bytes: bytes requested, including repeated reads.
         reasons: one line each, at most MAX_REASONS.
+        repairs: one line for each repair that was tried, at most MAX_REASONS.
         is_cut_short: the run ended because the store stayed unreachable.
         coverage: what was verified of each topic.
     """
@@ -124,12 +131,14 @@ class Scrubbed:
     segments: int = 0
     verified: int = 0
     damaged: int = 0
+    repaired: int = 0
     unchecked: int = 0
     gone: int = 0
     unlisted: int = 0
     anomalies: Counter[AnomalyKind] = field(default_factory=Counter)
     read_bytes: int = 0
     reasons: list[str] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
     is_cut_short: bool = False
     coverage: Coverage = field(default_factory=Coverage)
 
@@ -140,14 +149,22 @@ class Scrubbed:
         self.segments += other.segments
         self.verified += other.verified
         self.damaged += other.damaged
+        self.repaired += other.repaired
         self.unchecked += other.unchecked
         self.gone += other.gone
         self.unlisted += other.unlisted
         self.anomalies += other.anomalies
         self.read_bytes += other.read_bytes
         self.reasons = [*self.reasons, *other.reasons][: self.MAX_REASONS]
+        self.repairs = [*self.repairs, *other.repairs][: self.MAX_REASONS]
         self.is_cut_short = self.is_cut_short or other.is_cut_short
         self.coverage.merge(other.coverage)
+
+    def add_repair(self, repaired: Repaired) -> None:
+        """Count a repair that was tried."""
+        self.repaired += repaired.done
+        if len(self.repairs) < self.MAX_REASONS:
+            self.repairs.append(str(repaired))
 
     @property
     def is_complete(self) -> bool:
@@ -160,11 +177,11 @@ class Pace:
     """Limit the rate of reads.
 
     Attributes:
-        take: take(size_bytes) returns when this many bytes may be read.
+        acquire: acquire(size_bytes) returns when this many bytes may be read.
         pause: pause(seconds) is called after a failure.
     """
 
-    take: Callable[[int], None]
+    acquire: Callable[[int], None]
     pause: Callable[[float], object]
 
 
@@ -202,6 +219,7 @@ class Scrub:
         self._plan = plan
         self._pace = pace
         self._on_progress = on_progress
+        self._repair = SegmentRepair(rlmm, rsm, plan.run_id, self._acquire)
         self._done = Scrubbed()
         self._failures_in_a_row = 0
         self._has_listed = False
@@ -231,7 +249,7 @@ class Scrub:
             for topic_id in view.topics()
             if self._plan.has_topic(topic_id) and shard_of(topic_id, SHARDS) in whole
         }
-        self._done.coverage.report(self._rlmm, self._plan.verification, wanted)
+        self._done.coverage.report(self._rlmm, self._plan.run, wanted)
         return self._done
 
     def run_over(self, listed: Iterable[StoreView]) -> Scrubbed:
@@ -248,8 +266,8 @@ class Scrub:
 
     def _scrub(self, view: MetadataView, listed: Iterable[StoreView]) -> None:
         of_part = (stored for stored in listed if self._plan.has(stored))
-        for partition, found in groupby(of_part, key=lambda stored: stored.partition):
-            while batch := list(islice(found, _BATCH)):
+        for partition, segments in groupby(of_part, key=lambda stored: stored.partition):
+            for batch in batches(segments, _BATCH):
                 rows = view.rows(partition, [stored.id for stored in batch])
                 for stored in batch:
                     row, manifest = rows.get(stored.id), stored.manifest
@@ -278,23 +296,27 @@ class Scrub:
         row: RemoteLogSegmentMetadata,
     ) -> None:
         self._done.segments += 1
-        found: list[Anomaly] = []
+        anomalies: list[Anomaly] = []
         reason, is_failure = "", False
         try:
             for anomaly in self._anomalies_of(stored, manifest, row):
-                found.append(anomaly)
+                anomalies.append(anomaly)
         except UnverifiedError as e:
             reason = str(e)
         except RemoteStorageError as e:
             reason, is_failure = str(e), True
-        if found and view.states([manifest.name]) != [_FINISHED]:
+        if anomalies and view.states([manifest.name]) != [_FINISHED]:
             self._done.gone += 1
             return
-        if found:
-            self._rlmm.report_anomalies(found, self._plan.run_id)
-            self._done.anomalies.update(anomaly.kind for anomaly in found)
+        if anomalies:
+            self._rlmm.report_anomalies(anomalies, self._plan.run_id)
+            self._done.anomalies.update(anomaly.kind for anomaly in anomalies)
             self._done.damaged += 1
             outcome = Outcome.FAILED
+            if self._plan.repairs:
+                repaired = self._repair.attempt(row, anomalies, partial(self._read, manifest))
+                self._done.add_repair(repaired)
+                outcome = Outcome.VERIFIED if repaired.done else outcome
         elif reason:
             self._done.unchecked += 1
             outcome = Outcome.UNREAD
@@ -308,7 +330,7 @@ class Scrub:
         else:
             self._failures_in_a_row = 0
             if reason:
-                self._note(text)
+                self._add_reason(text)
 
     def _anomalies_of(
         self, stored: StoreView, manifest: SegmentObject, row: RemoteLogSegmentMetadata
@@ -326,19 +348,19 @@ class Scrub:
                 return
             # RSM follows the manifest if a segment has no custom metadata.
             if row.custom_metadata is not None and not content.is_of(row.custom_metadata):
-                found = content.attempt
-                text = f"the manifest is of attempt {found}, the metadata is of another copy"
+                text = (
+                    f"the manifest is of attempt {content.attempt}, the metadata is of another copy"
+                )
                 self._require_same(manifest, content)
                 yield corrupt(manifest.location, text)
                 return
-            if content.digests is None:
-                raise UnverifiedError("this release of RSM returns no checksums; upgrade RSM")
             where = {
                 each.name.kind: each.location
                 for each in stored.objects
                 if each.name.attempt in (None, content.attempt)
             }
-            for damage in CopyScrub(self._rsm, row, content.digests, self._take).damages():
+            assert content.digests is not None  # It was read a moment ago.
+            for damage in CopyScrub(self._rsm, row, content.digests, self._acquire).damages():
                 self._require_same(manifest, content)
                 yield corrupt(where.get(damage.kind), damage.detail)
         except RemoteResourceNotFoundError as e:
@@ -370,22 +392,22 @@ class Scrub:
             )
 
     def _read(self, manifest: SegmentObject) -> StoredManifest:
-        self._take(manifest.size_bytes)
+        self._acquire(manifest.size_bytes)
         return self._objects.read_segment_manifest(manifest.location)
 
-    def _take(self, size_bytes: int) -> None:
-        self._pace.take(size_bytes)
+    def _acquire(self, size_bytes: int) -> None:
+        self._pace.acquire(size_bytes)
         self._done.read_bytes += size_bytes
         self._on_progress(self._done)
 
     def _failed(self, reason: str) -> None:
         """Record a failure and pause, because a service may be restarting."""
-        self._note(reason)
+        self._add_reason(reason)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= FAILURES_IN_A_ROW:
             raise _StoreAwayError
         self._pace.pause(_PAUSES.delay_s(self._failures_in_a_row))
 
-    def _note(self, reason: str) -> None:
+    def _add_reason(self, reason: str) -> None:
         if len(self._done.reasons) < Scrubbed.MAX_REASONS:
             self._done.reasons.append(reason)

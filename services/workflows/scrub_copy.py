@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
 from crc32c import crc32c
 
@@ -16,6 +16,7 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segment_objects import SegmentObjectKind
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.batches import batches
 
 READ_BYTES = 8 * 1024 * 1024
 """The approximate number of bytes of a log that one fetch reads: one request to the store."""
@@ -51,7 +52,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Damage in a part; `is_judged_elsewhere` if RSM found it, so that its bytes are unknown."""
+    """Damage in a part; `is_judged_elsewhere` if RSM detected it, so that its bytes are unknown."""
 
     text: str
     is_judged_elsewhere: bool = False
@@ -71,13 +72,13 @@ class CopyScrub:
         rsm: RemoteStorageManager,
         metadata: RemoteLogSegmentMetadata,
         digests: CopyDigests,
-        take: Callable[[int], None],
+        acquire: Callable[[int], None],
     ) -> None:
-        """Prepare a check; `take(size_bytes)` returns when this many bytes may be read."""
+        """Prepare a check; `acquire(size_bytes)` returns when this many bytes may be read."""
         self._rsm = rsm
         self._metadata = metadata
         self._digests = digests
-        self._take = take
+        self._acquire = acquire
 
     def damages(self) -> Iterator[Damage]:
         """Yield the damage of each object, with earlier findings before the error of a failed read.
@@ -94,9 +95,8 @@ class CopyScrub:
         passing, wrong = _PassingBytes(), list[_Problem]()
         error: Exception | None = None
         try:
-            for parts in _together(_chunks(digest), max(READ_BYTES // digest.chunk_bytes, 1)):
-                for each in self._wrong(parts, self._fetch_log, passing):
-                    wrong.append(each)
+            for parts in batches(_chunks(digest), max(READ_BYTES // digest.chunk_bytes, 1)):
+                wrong += self._wrong(parts, self._fetch_log, passing)
         except (RemoteStorageError, UnverifiedError) as e:
             error = e
         is_whole = error is None and passing.digest == digest.whole
@@ -131,9 +131,8 @@ class CopyScrub:
 
     def _wrong_of_index(self, kind: IndexType, digest: FileDigest) -> Iterator[_Problem]:
         part = _Part(f"the {kind.name} index", 0, digest)
-        return self._wrong(
-            [part], lambda _: self._rsm.fetch_index(self._metadata, kind), _PassingBytes()
-        )
+        fetch = partial(self._rsm.fetch_index, self._metadata, kind, as_stored=True)
+        return self._wrong([part], lambda _: fetch(), _PassingBytes())
 
     def _fetch_log(self, parts: Sequence[_Part]) -> Iterator[bytes | memoryview]:
         end = parts[-1].start + parts[-1].size_bytes
@@ -164,16 +163,16 @@ class CopyScrub:
         self, parts: Sequence[_Part], pieces: Iterator[bytes | memoryview]
     ) -> _Problem | None:
         """Read `pieces` and return the first problem of the parts."""
-        self._take(sum(part.size_bytes for part in parts))
+        self._acquire(sum(part.size_bytes for part in parts))
         try:
             sums = sums_of(pieces, [part.size_bytes for part in parts])
         except CorruptSegmentError:
             # The anomaly already has the partition, key and location that RSM's error repeats.
             return _Problem("RSM answered DATA_LOSS", is_judged_elsewhere=True)
-        for part, found in zip(parts, sums, strict=True):
-            if found != part.digest:
+        for part, digest in zip(parts, sums, strict=True):
+            if digest != part.digest:
                 copied = part.digest.crc32c
-                text = f"crc32c of {found.size_bytes} bytes is {found.crc32c:08x}"
+                text = f"crc32c of {digest.size_bytes} bytes is {digest.crc32c:08x}"
                 return _Problem(f"{text}, of what was copied {copied:08x}")
         return None
 
@@ -200,9 +199,9 @@ def sums_of(pieces: Iterator[bytes | memoryview], sizes_bytes: Sequence[int]) ->
             so_far = sums[number]
             is_last = number == len(sums) - 1
             room = len(rest) if is_last else sizes_bytes[number] - so_far.size_bytes
-            taken, rest = rest[:room], rest[room:]
-            size_bytes = so_far.size_bytes + len(taken)
-            sums[number] = FileDigest(size_bytes, crc32c(taken, so_far.crc32c))
+            piece, rest = rest[:room], rest[room:]
+            size_bytes = so_far.size_bytes + len(piece)
+            sums[number] = FileDigest(size_bytes, crc32c(piece, so_far.crc32c))
             if not is_last and size_bytes == sizes_bytes[number]:
                 number += 1
     return sums
@@ -218,11 +217,6 @@ def _chunks(digest: LogDigest) -> Iterator[_Part]:
         last = start + size_bytes - 1
         name = f"chunk {number}, bytes {start} to {last}"
         yield _Part(name, start, FileDigest(size_bytes, crc))
-
-
-def _together(parts: Iterator[_Part], most: int) -> Iterator[list[_Part]]:
-    while found := list(islice(parts, most)):
-        yield found
 
 
 def _joined(wrong: Sequence[_Problem]) -> str:

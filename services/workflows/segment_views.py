@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TypeAlias
 from uuid import UUID
 
@@ -20,9 +20,11 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_events,
+    all_kept_segments,
     all_partitions,
     segments_by_id,
 )
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segment_objects import (
     SegmentObject,
     SegmentObjectKind,
@@ -32,6 +34,7 @@ from services.api.segment_objects import (
     shard_of,
 )
 from services.api.segments import (
+    REPLACING_VERSION,
     UNKNOWN_SIZE,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -41,6 +44,9 @@ from services.api.segments import (
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _FEW = 20
 """RLMM searches the events of fewer segments; for more it sends the whole audit trail."""
+
+REPLACED = "replaced by another copy"
+"""The detail of orphans that readers with an earlier look-up may still read."""
 
 PartitionKey: TypeAlias = tuple[UUID, int]
 """Topic id and partition; object keys have no topic name."""
@@ -79,7 +85,7 @@ class StoreView:
         for each in self.objects:
             if each.name.attempt is not None:
                 kinds.setdefault(each.name.attempt, set()).add(each.name.kind)
-        return {attempt for attempt, found in kinds.items() if len(found) == 2}
+        return {attempt for attempt, of_attempt in kinds.items() if len(of_attempt) == 2}
 
     @property
     def only_attempt(self) -> str | None:
@@ -95,11 +101,11 @@ class StoreView:
 
 
 def store_views(objects: Iterable[SegmentObject]) -> Iterator[StoreView]:
-    """Group objects by segment; the objects come in the order of their keys."""
-    for _, found in groupby(
+    """Group objects by segment; the objects are in the order of their keys."""
+    for _, of_segment in groupby(
         objects, key=lambda each: (each.name.topic_id, each.name.partition, each.name.segment_id)
     ):
-        yield StoreView(tuple(found))
+        yield StoreView(tuple(of_segment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,9 @@ class MetadataView:
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
-        names = (each.topic_id_partition for each in all_partitions(rlmm))
+        known = (each.topic_id_partition for each in all_partitions(rlmm))
+        # Partitions that were removed may have kept segments, whose objects are no orphans.
+        names = chain(known, (each.topic_id_partition for each in all_kept_segments(rlmm)))
         self._partitions = {(tp.topic_id, tp.partition): tp for tp in names}
 
     def partitions(self, shard: int, shards: int) -> Iterator[TopicIdPartition]:
@@ -188,10 +196,10 @@ class MetadataView:
         if tp is None:
             return {}
         try:
-            found = list(segments_by_id(self._rlmm, tp, ids))
+            segments = list(segments_by_id(self._rlmm, tp, ids))
         except RemoteResourceNotFoundError:
             return {}  # The partition was removed meanwhile.
-        return {each.remote_log_segment_id.id: each for each in found}
+        return {each.remote_log_segment_id.id: each for each in segments}
 
     def states(self, names: Sequence[SegmentObjectName]) -> list[RemoteLogSegmentState | None]:
         """Return the present state of each object's segment, in order; None without metadata.
@@ -202,8 +210,8 @@ class MetadataView:
         for name in names:
             ids[name.topic_id, name.partition][name.segment_id] = None
         rows = {partition: self.rows(partition, list(wanted)) for partition, wanted in ids.items()}
-        found = (rows[name.topic_id, name.partition].get(name.segment_id) for name in names)
-        return [None if row is None else row.state for row in found]
+        of_each = (rows[name.topic_id, name.partition].get(name.segment_id) for name in names)
+        return [None if row is None else row.state for row in of_each]
 
     def deleted(self, segments: Iterable[RemoteLogSegmentId]) -> set[RemoteLogSegmentId]:
         """Return the segments whose deletion finished according to the audit trail.
@@ -215,13 +223,14 @@ class MetadataView:
         wanted: dict[TopicIdPartition, set[UUID]] = defaultdict(set)
         for each in segments:
             wanted[each.topic_id_partition].add(each.id)
-        found = ((tp, self._deleted(tp, ids)) for tp, ids in wanted.items())
-        return {RemoteLogSegmentId(tp, id) for tp, ids in found for id in ids}
+        deleted = ((tp, self._deleted(tp, ids)) for tp, ids in wanted.items())
+        return {RemoteLogSegmentId(tp, id) for tp, ids in deleted for id in ids}
 
     def _deleted(self, tp: TopicIdPartition, ids: set[UUID]) -> set[UUID]:
         found: set[UUID] = set()
+        of_each = [EventQuery(tp, segment_id=id) for id in ids]
         try:
-            for query in _queries(tp, ids):
+            for query in of_each if len(ids) < _FEW else [EventQuery(tp)]:
                 for event in all_events(self._rlmm, query):
                     if event.segment_id in ids and event.to_state == _DELETED.name:
                         found.add(event.segment_id)
@@ -230,11 +239,6 @@ class MetadataView:
         except (RemoteResourceNotFoundError, InvalidRequestError):
             pass  # RLMM does not know the topic, or knows it under another name.
         return found
-
-
-def _queries(tp: TopicIdPartition, ids: set[UUID]) -> list[EventQuery]:
-    """Return queries that cover all events of `ids`."""
-    return [EventQuery(tp, segment_id=id) for id in ids] if len(ids) < _FEW else [EventQuery(tp)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +327,22 @@ def read_manifest(objects: SegmentObjects, manifest: SegmentObject) -> ManifestV
     return ManifestView(replace(content, digests=None))
 
 
+def missing_objects(rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> str:
+    """Read the begin of a finished segment's log, and its leader epochs; return what is missing.
+
+    Raises:
+        RemoteStorageError: a read failed although nothing may be missing.
+    """
+    try:
+        next(rsm.fetch_log_segment(metadata, 0, 0), None)
+        # The leader epoch index is the one index that is never empty.
+        for _ in rsm.fetch_index(metadata, IndexType.LEADER_EPOCH, as_stored=True):
+            pass
+    except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
+        return str(e)[:MAX_DETAIL_LENGTH]
+    return ""
+
+
 def verdict_without_manifest(
     stored: StoreView, row: RemoteLogSegmentMetadata | None
 ) -> ReconcileVerdict | None:
@@ -330,7 +350,7 @@ def verdict_without_manifest(
     if stored.manifest is not None and (row is None or stored.only_attempt is None):
         return None
     counting = stored.only_attempt
-    return _verdict(stored, row, counting, is_known=_names_attempt(row, counting))
+    return _verdict(stored, row, counting, is_known=names_attempt(row, counting))
 
 
 def verdict_with_manifest(
@@ -345,7 +365,7 @@ def verdict_with_manifest(
     if content is None:
         problem = _corrupt(manifest.damage) if manifest.damage else None
         return ReconcileVerdict(stored, state, problem, is_complete=False, unread=manifest.unread)
-    if row is not None and _names_another_copy(row, content):
+    if row is not None and names_another_copy(row, content):
         text = f"the manifest is of attempt {content.attempt}, the metadata is of another copy"
         return ReconcileVerdict(stored, state, _corrupt(text), is_complete=False)
     verdict = _verdict(stored, row, content.attempt, is_known=True, was_deleted=was_deleted)
@@ -368,11 +388,21 @@ def _verdict(
     was_deleted: bool = False,
 ) -> ReconcileVerdict:
     state = None if row is None else row.state
+    if row is not None and row.kept_until_ms is not None:
+        return ReconcileVerdict(stored, state, None, is_complete=False)
     is_complete = is_known and stored.is_complete(counting)
     problem = _wrong_size(stored, row, counting) if row is not None and is_complete else None
     if problem is None:
         problem = find_problem(stored, state, counting, was_deleted=was_deleted)
+    if problem is not None and problem.objects and row is not None and _has_replaced(row):
+        problem = replace(problem, detail=REPLACED)
     return ReconcileVerdict(stored, state, problem, is_complete)
+
+
+def _has_replaced(row: RemoteLogSegmentMetadata) -> bool:
+    """Return whether a finished segment is read from a copy that replaced another one."""
+    is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    return is_finished and (row.custom_metadata or b"")[:1] == bytes([REPLACING_VERSION])
 
 
 def _wrong_size(
@@ -393,7 +423,7 @@ def _wrong_size(
     return None
 
 
-def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> bool:
+def names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> bool:
     """Return whether the metadata certainly belongs to this copy.
 
     RSM's custom metadata contains the attempt, 8 random bytes. False costs one request to the
@@ -404,7 +434,8 @@ def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) ->
     return bytes.fromhex(attempt) in row.custom_metadata
 
 
-def _names_another_copy(row: RemoteLogSegmentMetadata, manifest: StoredManifest) -> bool:
+def names_another_copy(row: RemoteLogSegmentMetadata, manifest: StoredManifest) -> bool:
+    """Return whether a finished segment's metadata is of another copy than the manifest."""
     is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     return is_finished and not manifest.is_of(row.custom_metadata or b"")
 

@@ -7,6 +7,9 @@ from uuid import UUID
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.workflows.bucket_copies import covers
 
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
 
 class CopyKind(Enum):
     """The kind of a copy that began and did not finish."""
@@ -21,15 +24,8 @@ def line_about(kind: CopyKind, metadata: RemoteLogSegmentMetadata) -> str:
     return f"{kind.value} {metadata.remote_log_segment_id}: {offsets}, broker {metadata.broker_id}"
 
 
-def is_stuck(metadata: RemoteLogSegmentMetadata, before_ms: int) -> bool:
-    """Return whether a copy began at `before_ms` or earlier, and nobody has its lease."""
-    is_started = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-    is_idle = is_started and not metadata.copy_leased
-    return is_idle and metadata.event_timestamp_ms <= before_ms
-
-
 class UnfinishedCopies:
-    """Find the unfinished copies of a partition, of which the segments come by start offset."""
+    """Find the unfinished copies of a partition, whose segments are added by start offset."""
 
     def __init__(self, before_ms: int) -> None:
         """Consider copies that began at `before_ms` or earlier."""
@@ -38,21 +34,22 @@ class UnfinishedCopies:
         self._stuck: dict[UUID, RemoteLogSegmentMetadata] = {}
         self._superseded: set[UUID] = set()
 
-    def see(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Take a segment into account; its start offset is not below that of the one before."""
+    def add(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Add a segment, whose start offset is not below that of the one before."""
         start = metadata.start_offset
         self._finished = [each for each in self._finished if each.end_offset >= start]
-        if is_stuck(metadata, self._before_ms):
+        is_idle = metadata.state is _STARTED and not metadata.copy_leased
+        if is_idle and metadata.event_timestamp_ms <= self._before_ms:
             self._stuck[metadata.remote_log_segment_id.id] = metadata
             for each in self._finished:
                 self._compare(each, metadata)
-        elif metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+        elif metadata.state is _FINISHED:
             self._finished.append(metadata)
             for each in self._stuck.values():
                 if each.start_offset == start:
                     self._compare(metadata, each)
 
-    def found(self) -> Iterator[tuple[CopyKind, RemoteLogSegmentMetadata]]:
+    def unfinished(self) -> Iterator[tuple[CopyKind, RemoteLogSegmentMetadata]]:
         """Yield each copy; SUPERSEDED_COPY if a finished one has all its offsets and epochs."""
         for segment_id, each in self._stuck.items():
             is_superseded = segment_id in self._superseded

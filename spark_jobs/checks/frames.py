@@ -80,7 +80,7 @@ def segments_with_objects(
 
 
 def by_partition(engine: SparkEngine, segments: DataFrame) -> DataFrame:
-    """Put the segments of a partition beside each other, by start offset, in one task."""
+    """Bring the segments of a partition into one task, by start offset."""
     start_offset = F.coalesce("row.start_offset", F.get("objects", F.lit(0))["start_offset"])
     together = segments.repartition(2 * engine.parallelism, "topic_id", "partition")
     return together.sortWithinPartitions("topic_id", "partition", start_offset, "segment_id")

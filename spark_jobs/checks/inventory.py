@@ -23,6 +23,7 @@ from services.api.segment_objects import (
     prefix_of,
     segment_object_name,
 )
+from services.common.quantities import DURATION_MS
 from spark_jobs.checks.frames import whole_frame
 from spark_jobs.checks.objects import OBJECTS_SCHEMA, object_row
 from spark_jobs.checks.options import Inventory
@@ -39,7 +40,7 @@ _VERSIONS = {"is_latest": "true", "is_delete_marker": "false"}
 _IS_PATH = re.compile(
     r"Path does not exist|No FileSystem|UnsupportedFileSystem|FileNotFound|NoSuchBucket|Access"
 )
-"""What a cause says if the path of an inventory is wrong."""
+"""Texts of causes by which the path of an inventory is wrong."""
 
 _SAMPLE = 100
 """Objects of the store that are looked up in the inventory."""
@@ -83,8 +84,8 @@ def open_inventory(
         newest_ms = _check(rows, sample, inventory)
     made_ms = newest_ms if made_ms is None else made_ms
     _require_young(made_ms, inventory, now_ms)
-    kept, found = rows.select("key", "size_bytes", "modified_ms"), sample[0].location
-    return OpenInventory(kept, made_ms, found.location_id, prefix_of(found.key))
+    object_rows, location = rows.select("key", "size_bytes", "modified_ms"), sample[0].location
+    return OpenInventory(object_rows, made_ms, location.location_id, prefix_of(location.key))
 
 
 def inventory_objects(engine: SparkEngine, opened: OpenInventory, name: str) -> DataFrame:
@@ -97,8 +98,8 @@ def objects_of_keys(
     batches: Iterable[pa.RecordBatch], location_id: int, prefix: str
 ) -> Iterator[pa.RecordBatch]:
     """Turn `key`, `size_bytes`, `modified_ms` into OBJECTS_SCHEMA, without other objects."""
-    found = (_object_of(row, location_id, prefix) for row in rows_in(batches))
-    yield from batches_of((object_row(each) for each in found if each), OBJECTS_SCHEMA)
+    segment_objects = (_object_of(row, location_id, prefix) for row in rows_in(batches))
+    yield from batches_of((object_row(each) for each in segment_objects if each), OBJECTS_SCHEMA)
 
 
 def _object_of(row: Mapping[str, str | int], location_id: int, prefix: str) -> SegmentObject | None:
@@ -134,9 +135,9 @@ def _rows_of(spark: SparkSession, inventory: Inventory) -> tuple[DataFrame, int 
         raise _refused(f"{path} must be a {MANIFEST}, or end with .csv, .csv.gz, .parquet or .orc")
     frame = _with_names(frame)
     if not _has_columns(frame):
-        found = ", ".join(frame.columns)
+        present = ", ".join(frame.columns)
         raise _refused(
-            f"{path} has the columns {found}; needs {', '.join(COLUMNS)}. The {MANIFEST} of S3 "
+            f"{path} has the columns {present}; needs {', '.join(COLUMNS)}. The {MANIFEST} of S3 "
             "names the columns of files that do not"
         )
     for name, value in _VERSIONS.items():
@@ -236,7 +237,7 @@ def _check(rows: DataFrame, sample: Iterable[SegmentObject], inventory: Inventor
     is_other = F.col("bucket").isNull() | (F.col("bucket") != inventory.bucket)
     is_partial = F.col("size_bytes").isNull() | F.col("modified_ms").isNull()
     keys = [each.location.key for each in sample]
-    [found] = rows.agg(
+    [totals] = rows.agg(
         F.count_if(is_other).alias("others"),
         F.max(F.when(is_other, F.col("bucket"))).alias("other"),
         F.count_if(is_partial | F.col("key").isNull()).alias("partial"),
@@ -244,17 +245,17 @@ def _check(rows: DataFrame, sample: Iterable[SegmentObject], inventory: Inventor
         F.count_if(F.col("key").isin(keys)).alias("known"),
     ).collect()
     path, bucket = inventory.path, inventory.bucket
-    if found["others"]:
-        other = found["other"]
+    if totals["others"]:
+        other = totals["other"]
         raise _refused(f"{path} is of the bucket {other}, not of {bucket}; give that of {bucket}")
-    if found["partial"]:
+    if totals["partial"]:
         raise _refused(
-            f"{path} has {found['partial']:,} rows without key, size or time; make it again"
+            f"{path} has {totals['partial']:,} rows without key, size or time; make it again"
         )
-    if found["newest_ms"] is None:
+    if totals["newest_ms"] is None:
         raise _refused(f"{path} has no objects; make it again")
-    newest_ms = int(found["newest_ms"])
-    if any(each.modified_ms <= newest_ms for each in sample) and not found["known"]:
+    newest_ms = int(totals["newest_ms"])
+    if any(each.modified_ms <= newest_ms for each in sample) and not totals["known"]:
         raise _refused(
             f"{path} has no object that the store lists, such as {keys[0]}; it is of another "
             "bucket or location: give that of this one"
@@ -266,9 +267,10 @@ def _require_young(made_ms: int, inventory: Inventory, now_ms: int) -> None:
     """Refuse an old inventory: it hides what was lost since."""
     age_ms = now_ms - made_ms
     if age_ms > inventory.max_age_ms:
+        most = DURATION_MS.text(inventory.max_age_ms)
         raise _refused(
             f"{inventory.path} is of {text_of_ms(made_ms)}, {age_ms:,} ms old, and hides what was "
-            f"lost since; give a newer one, or raise --max-inventory-age-ms {inventory.max_age_ms}"
+            f"lost since; give a newer one, or raise --max-inventory-age {most}"
         )
 
 

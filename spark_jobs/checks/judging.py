@@ -65,7 +65,7 @@ VERDICTS_SCHEMA = pa.schema(
     ]
 )
 """What judging found. COUNTED: `segments` and `objects` that were compared. VERIFIED: the counts of
-a VerifiedTopic. UNREAD: a line about what cannot be read. UNFINISHED: a copy that never finished,
+RunCounts. UNREAD: a line about what cannot be read. UNFINISHED: a copy that never finished,
 its kind and a line. FINDING: an anomaly (`named` is its object); the first of a segment `counts`;
 an orphan has its object, and of its segment the state and whether the whole copy goes."""
 
@@ -91,10 +91,10 @@ def judge(
                     row["segment_id"]: segment_of(row["row"]) for row in batch if row["row"]
                 }
                 for each in metadata.values():
-                    copies.see(each)
-                found = judging.rows_about(batch, metadata)
-                yield from batches_of(found, VERDICTS_SCHEMA)
-            yield from batches_of(map(_row_of_copy, copies.found()), VERDICTS_SCHEMA)
+                    copies.add(each)
+                verdict_rows = judging.rows_about(batch, metadata)
+                yield from batches_of(verdict_rows, VERDICTS_SCHEMA)
+            yield from batches_of(map(_row_of_copy, copies.unfinished()), VERDICTS_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class _Judging:
         return [], Outcome.VERIFIED
 
 
-def _row_of_copy(found: tuple[CopyKind, RemoteLogSegmentMetadata]) -> Row:
-    kind, metadata = found
+def _row_of_copy(copy: tuple[CopyKind, RemoteLogSegmentMetadata]) -> Row:
+    kind, metadata = copy
     return {
         "what": UNFINISHED,
         "shard": shard_of(metadata.topic_id_partition.topic_id, SHARDS),

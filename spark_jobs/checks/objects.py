@@ -99,4 +99,4 @@ def views_of(row: Row) -> list[StoreView]:
     made = [object_of(row, each) for each in row["objects"] or ()]
     made.sort(key=lambda each: (each.location.location_id, each.location.key))
     by_location = groupby(made, key=lambda each: each.location.location_id)
-    return [StoreView(tuple(found)) for _, found in by_location]
+    return [StoreView(tuple(segment_objects)) for _, segment_objects in by_location]

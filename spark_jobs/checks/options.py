@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from services.api.operations import MAX_PARTS
 from services.api.segment_objects import CURRENT_LOCATION, require_location_id
 from services.api.validation import require
+from services.common.quantities import SIZE_BYTES
 from services.workflows.reconcile import DEFAULT_GRACE_MS
 from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S, parse_part
-from spark_jobs.options import JOB_OPTIONS, EngineName, SweepOptions, add_options, options_of
+from spark_jobs.options import (
+    JOB_OPTIONS,
+    EngineName,
+    SweepOptions,
+    add_options,
+    duration_ms,
+    options_of,
+    typed,
+)
 
 MAX_INVENTORY_AGE_MS = 3 * 24 * 60 * 60 * 1000
 
@@ -32,7 +41,7 @@ class Inventory:
     max_age_ms: int = MAX_INVENTORY_AGE_MS
 
     def __post_init__(self) -> None:
-        require(self.max_age_ms >= 1, "--max-inventory-age-ms", "must be at least 1")
+        require(self.max_age_ms >= 1, "--max-inventory-age", "must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,6 @@ class ReconcileConfig:
     inventory: Inventory | None = None
 
     def __post_init__(self) -> None:
-        require(self.grace_ms >= 0, "--grace-ms", "must not be negative")
         _require_locations(self.locations)
         has_one = self.inventory is None or len(self.locations) == 1
         require(has_one, "--inventory", "is of one --location, give one")
@@ -77,8 +85,6 @@ class ScrubConfig:
     locations: tuple[int, ...] = (CURRENT_LOCATION,)
 
     def __post_init__(self) -> None:
-        is_positive = self.bytes_per_s is None or self.bytes_per_s > 0
-        require(is_positive, "--bytes-per-s", "must be positive, or 0: no limit")
         _require_locations(self.locations)
         require(1 <= self.part <= self.parts <= MAX_PARTS, "--part", "must be I/N, I of 1 to N")
 
@@ -118,12 +124,24 @@ def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
     parser = _parser("reconcile", "Compare the object store with the metadata.")
     add = parser.add_argument
     add("--delete", action="store_true", help="delete orphans that an earlier run saw")
-    add("--grace-ms", type=int, default=DEFAULT_GRACE_MS, help="ignore younger objects")
+    add(
+        "--grace",
+        dest="grace_ms",
+        type=duration_ms,
+        default=DEFAULT_GRACE_MS,
+        help="ignore younger objects",
+    )
     instead = "S3's manifest.json, or CSV, Parquet or ORC; instead of a listing"
     add("--inventory", metavar="FILE", help=instead)
     add("--bucket", default="", help="the bucket that the inventory must be of")
     older = "refuse an older inventory; default: three days"
-    add("--max-inventory-age-ms", type=int, default=MAX_INVENTORY_AGE_MS, help=older)
+    add(
+        "--max-inventory-age",
+        dest="max_inventory_age_ms",
+        type=duration_ms,
+        default=MAX_INVENTORY_AGE_MS,
+        help=older,
+    )
     arguments = parser.parse_args(argv)
     inventory = None
     if arguments.inventory is not None:
@@ -142,8 +160,12 @@ def parse_reconcile(argv: Sequence[str]) -> ReconcileConfig:
 def parse_scrub(argv: Sequence[str]) -> ScrubConfig:
     parser = _parser("scrub", "Read stored segments and verify their checksums.", "topics")
     add = parser.add_argument
-    add("--bytes-per-s", type=float, default=DEFAULT_RATE_BYTES_PER_S, help="0: no limit")
-    add("--part", default="1/1", metavar="I/N", help="only part I of N; a segment keeps its part")
+    rate = typed(SIZE_BYTES)
+    rate_help = "of all tasks together, in a second; 0: no limit"
+    add("--rate", dest="bytes_per_s", type=rate, default=DEFAULT_RATE_BYTES_PER_S, help=rate_help)
+    add(
+        "--part", default="1/1", metavar="I/N", help="only part I of N; a segment stays in its part"
+    )
     arguments = parser.parse_args(argv)
     part, parts = parse_part(arguments.part)
     return ScrubConfig(

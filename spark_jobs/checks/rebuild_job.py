@@ -7,8 +7,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from services.workflows.deployment_state import read_kept
 from services.workflows.rebuild import RebuildPlan, begin
-from services.workflows.rebuild_document import read_kept, rebuild_document
+from services.workflows.rebuild_document import rebuild_document
 from services.workflows.rebuild_report import Rebuilt
 from services.workflows.segment_views import MetadataView
 from spark_jobs.checks.frames import listed_objects, whole_frame
@@ -32,14 +33,14 @@ _PARTITIONS_SCHEMA = pa.schema(
 
 
 def run(engine: Engine, this: SweepRun, config: RebuildConfig) -> CheckReport:
-    """Compare the bucket with the metadata, import what the plan says, and write the document."""
+    """Compare the bucket with the metadata, import what the plan allows, and write the document."""
     if not isinstance(engine, SparkEngine):
         raise SweepError(f"{JOB} runs on Spark; `sediment db rebuild` runs in one process")
     services = config.options.services
     plan = RebuildPlan(this.plan_id, config.apply, config.locations)
     done = Rebuilt()
     with services.connected_rlmm() as rlmm, services.connected_objects() as objects:
-        kept = read_kept(objects)
+        state = read_kept(objects)
         done.freeze = begin(rlmm, plan)
         this.say("listing objects")
         segments = _segments_by_partition(engine, config, MetadataView(rlmm))
@@ -52,10 +53,10 @@ def run(engine: Engine, this: SweepRun, config: RebuildConfig) -> CheckReport:
             for row in whole_frame(engine, stored).orderBy(*order).toLocalIterator():
                 done.add(rebuilt_of(row.asDict()))
         this.say("reporting")
-        back = kept.put_settings_back(rlmm, apply=plan.apply)
-    document = rebuild_document(plan, done, kept, back)
+        restored = state.put_settings_back(rlmm, apply=plan.apply)
+    document = rebuild_document(plan, done, state, restored)
     this.document.write_text(json.dumps(document), encoding="utf-8")
-    return CheckReport(EXIT_PARTIAL if done.needs_operator or back.refused else 0)
+    return CheckReport(EXIT_PARTIAL if done.needs_operator or restored.refused else 0)
 
 
 def _segments_by_partition(

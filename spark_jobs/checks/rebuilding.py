@@ -119,7 +119,7 @@ def _rows_of(done: Rebuilt) -> Iterator[Row]:
 
 
 def rebuilt_of(row: Row) -> Rebuilt:
-    """Build what a row of REBUILT_SCHEMA says."""
+    """Build the result that a row of REBUILT_SCHEMA describes."""
     if row["kind"] is None:
         counts = Counter({kind: row[kind.value] for kind in DifferenceKind})
         return Rebuilt(**{name: row[name] for name in _COUNTS}, counts=counts)

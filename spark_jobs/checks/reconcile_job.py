@@ -150,8 +150,8 @@ def _add(recording: Recording, row: Row) -> None:
     elif row["what"] == VERIFIED:
         recording.done.coverage.add(verified_of(row))
     elif row["what"] == UNREAD:
-        recording.done.note_unread(row["unread"])
+        recording.done.add_unread(row["unread"])
     elif row["what"] == UNFINISHED:
-        recording.done.note_copy(CopyKind(row["kind"]), row["detail"])
+        recording.done.add_copy(CopyKind(row["kind"]), row["detail"])
     else:
         recording.add(finding_of(row), counts=row["counts"])

@@ -44,7 +44,7 @@ def run(engine: Engine, this: SweepRun, config: ScrubConfig) -> CheckReport:
             done.add(scrubbed_of(row.asDict()))
     if not done.is_cut_short:
         with services.connected_rlmm() as rlmm:
-            done.coverage.report(rlmm, plan.verification, topic_ids)
+            done.coverage.report(rlmm, plan.run, topic_ids)
     rate = round(config.bytes_per_s or 0)
     document = scrub_document(plan, config.options.topics, rate, done)
     this.document.write_text(json.dumps(document), encoding="utf-8")
@@ -61,9 +61,9 @@ def _ranges(engine: SparkEngine, config: ScrubConfig, tasks: int) -> DataFrame:
         segments = segments_with_objects(engine, services, objects, topics)
         is_finished = F.col("row.state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
         has_manifest = F.exists("objects", lambda each: each["object_kind"] == "MANIFEST")
-        wanted = segments.where(is_finished & has_manifest)
+        finished = segments.where(is_finished & has_manifest)
         order = ("topic_id", "partition", "start_offset", "segment_id")
-        chosen = wanted.select(
+        chosen = finished.select(
             *SEGMENT_KEY, F.col("row.start_offset").alias("start_offset"), "objects"
         )
         return chosen.repartitionByRange(tasks, *order).sortWithinPartitions(*order)

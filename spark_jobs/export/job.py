@@ -1,6 +1,7 @@
 """Export the records of tiered topics into a Delta table, each exactly once."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +18,7 @@ from pyspark.sql import functions as F
 from services.api.errors import (
     CorruptSegmentError,
     InvalidRangeError,
+    InvalidRequestError,
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
@@ -27,12 +30,12 @@ from spark_jobs.export.table import ExportTable
 from spark_jobs.launch import print_line, stopped_by_signals
 from spark_jobs.records.options import RecordsOptions, records_options
 from spark_jobs.records.source import NAME, SedimentRecords
-from spark_jobs.records.tier import TierReader, connected, read_reach, wanted_partitions
+from spark_jobs.records.tier import TierReader, connected, named_partitions, read_reach
 from spark_jobs.spark_session import spark_session
 from spark_jobs.sweeps.progress import still_said
 from spark_jobs.sweeps.scratch import scratch_directory
 from spark_jobs.sweeps.spark_engine import raised_in_task, spark_errors
-from spark_jobs.sweeps.sweep_error import EXIT_PARTIAL, SweepError, service_errors
+from spark_jobs.sweeps.sweep_error import EXIT_PARTIAL, EXIT_REFUSED, SweepError, service_errors
 
 Say = Callable[[str], None]
 Report = dict[str, Any]
@@ -67,7 +70,8 @@ def export(options: ExportOptions, say: Say) -> Report:
         services = given.services("rlmm", "rsm")
         services.require_reachable(may_only_read=True)
         with connected(services) as tier:
-            partitions = wanted_partitions(tier, records)
+            partitions = _partitions(tier, records)
+            _require_delta(options)
             _leases(tier, options, partitions).begin()
         failpoint("export.kept")
         log = scratch / "spark.log"
@@ -84,6 +88,29 @@ def export(options: ExportOptions, say: Say) -> Report:
             leases = _leases(tier, options, partitions)
             run = _Run(spark, table, tier, leases, options, records, say)
             return _report(options, [run.partition(tp) for tp in partitions])
+
+
+def _require_delta(options: ExportOptions) -> None:
+    """Raise SweepError if Delta's jars are not where Spark finds them; Spark starts slowly.
+
+    Jars that a property or spark-submit names are found by Spark alone.
+    """
+    names_jars = any(name.startswith("spark.jars") for name, _ in options.spark.conf)
+    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars")
+    if not names_jars and not any(jars.glob("delta-spark*.jar")):
+        raise SweepError(
+            f"Spark has no Delta: no delta-spark*.jar is in {jars}; run this with the Python of "
+            "`make install-export` (.venv-export/bin/python), or put Delta's jars there",
+            EXIT_REFUSED,
+        )
+
+
+def _partitions(tier: TierReader, records: RecordsOptions) -> list[TopicIdPartition]:
+    try:
+        return named_partitions(tier, records)
+    except InvalidRequestError as e:
+        # The option of the source is the job's.
+        raise InvalidRequestError(str(e).replace("option subscribe:", "--topic:", 1)) from e
 
 
 def _leases(
@@ -133,13 +160,13 @@ class _Run:
         return row
 
     def _export(self, tp: TopicIdPartition, position: int | None, row: Report) -> None:
-        """Commit range after range from the position on, and note each in the report's row."""
+        """Commit range after range from the position on, and record each in the report's row."""
         self.leases.turn(tp, position or 0)
         is_exact = position is not None
-        found = read_reach(self.tier, tp, position, self.records.is_committed, is_exact=is_exact)
-        begin = begin_of(position, found.reach.first, skip_lost=self.options.skip_lost)
+        reached = read_reach(self.tier, tp, position, self.records.is_committed, is_exact=is_exact)
+        begin = begin_of(position, reached.reach.first, skip_lost=self.options.skip_lost)
         row["from_offset"] = begin
-        for first, end in ranges(begin, found.end, self.options.max_offsets):
+        for first, end in ranges(begin, reached.end, self.options.max_offsets):
             scope = (
                 f"topic_id = '{row['topic_id']}' AND partition = {tp.partition} "
                 f"AND offset >= {first} AND offset < {end}"
@@ -153,11 +180,17 @@ class _Run:
 
     def _rows(self, tp: TopicIdPartition, first: int, end: int) -> DataFrame:
         topic_id = uuid_to_text(tp.topic_id)
-        reader = self.spark.read.format(NAME).options(**self.options.source)
-        reader = reader.option("topic", tp.topic).option("topicId", topic_id)
-        reader = reader.option("partition", tp.partition)
-        reader = reader.option("fromOffset", first).option("toOffset", end - 1)
-        return reader.option("requireAll", "true").load().withColumn("topic_id", F.lit(topic_id))
+        given = {k: v for k, v in self.options.source.items() if k != "subscribe"}
+        reader = self.spark.read.format(NAME).options(**given)
+        chosen: dict[str, object] = {
+            "assign": {tp.topic: [tp.partition]},
+            "startingOffsets": {tp.topic: {tp.partition: first}},
+            "endingOffsets": {tp.topic: {tp.partition: end}},
+        }
+        for name, value in chosen.items():
+            reader = reader.option(name, json.dumps(value))
+        reader = reader.option("topicId", topic_id).option("includeHeaders", "true")
+        return reader.load().withColumn("topic_id", F.lit(topic_id))
 
 
 def _report(options: ExportOptions, partitions: list[Report]) -> Report:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.api.errors import InvalidRequestError
-from services.api.segments import require_export
-from services.api.validation import require
-from spark_jobs.options import JOB_OPTIONS, add_options, properties_of
+from services.api.calls import MAX_TEXT_LENGTH
+from services.api.holds import MAX_EXPORT_LEASE_MS
+from services.api.validation import require, require_between
+from spark_jobs.options import JOB_OPTIONS, add_options, duration_ms, properties_of
 from spark_jobs.records.options import COMMITTED, UNCOMMITTED, records_options
 from spark_jobs.spark_session import SparkSettings
 
@@ -31,7 +31,7 @@ class ExportOptions:
         table: path or URI of the table.
         max_offsets: most offsets of a partition in one commit of the table.
         skip_lost: go on behind offsets that were deleted before they were exported.
-        name: of the export, under which RLMM keeps its positions.
+        name: of the export, under which RLMM stores its positions.
         lease_ms: so long after each commit retention does not pass the position; 0: it may.
         report: file for the report, JSON; None for standard output.
     """
@@ -49,10 +49,9 @@ class ExportOptions:
         require(self.max_offsets >= 1, "--max-offsets", "must be positive")
         usable = bool(self.table) and "`" not in self.table
         require(usable, "--table", f"must be a path or a URI, is {self.table!r}")
-        try:
-            require_export(self.name, 0, self.lease_ms)
-        except InvalidRequestError as e:
-            raise InvalidRequestError(f"--{str(e).replace('_', '-', 1)}") from e
+        longest = MAX_TEXT_LENGTH
+        require(1 <= len(self.name) <= longest, "--name", f"must be 1 to {longest} characters")
+        require_between(self.lease_ms, "--lease", 0, MAX_EXPORT_LEASE_MS)
         if self.report is not None:
             writable = self.report.parent.is_dir() and not self.report.is_dir()
             require(writable, "--report", f"{self.report} must be a file in an existing directory")
@@ -73,36 +72,37 @@ def parse_args(argv: Sequence[str]) -> ExportOptions:
     add("--max-offsets", type=int, default=MAX_OFFSETS, help="of a partition in one commit")
     add("--skip-lost", action="store_true", help="go on behind offsets that are gone")
     add("--name", help="of the export, in RLMM; default: the table")
-    add("--lease-ms", type=int, default=LEASE_MS, help="retention waits so long; 0: not at all")
+    lease_help = "retention waits so long; 0: not at all"
+    add("--lease", dest="lease_ms", type=duration_ms, default=LEASE_MS, help=lease_help)
     add_options(parser, [name for name in JOB_OPTIONS if name != "work_dir"])
-    found = parser.parse_args(argv)
+    parsed = parser.parse_args(argv)
     spark = SparkSettings(
-        found.master, found.driver_memory, properties_of(found.conf or ()), defaults=_OURS
+        parsed.master, parsed.driver_memory, properties_of(parsed.conf or ()), defaults=_OURS
     )
     return ExportOptions(
-        source=source_options(found),
-        table=found.table,
-        max_offsets=found.max_offsets,
-        skip_lost=found.skip_lost,
-        name=found.name or found.table,
-        lease_ms=found.lease_ms,
+        source=source_options(parsed),
+        table=parsed.table,
+        max_offsets=parsed.max_offsets,
+        skip_lost=parsed.skip_lost,
+        name=parsed.name or parsed.table,
+        lease_ms=parsed.lease_ms,
         spark=spark,
-        report=found.report,
+        report=parsed.report,
     )
 
 
-def source_options(found: argparse.Namespace) -> dict[str, str]:
+def source_options(parsed: argparse.Namespace) -> dict[str, str]:
     """Return the options of the records source that the arguments mean."""
     given = {
-        "rsm": found.rsm,
-        "rlmm": found.rlmm,
-        "topic": ",".join(found.topics),
-        "isolation": found.isolation,
-        "retryForS": str(found.retry_for_s),
-        "plaintext": str(found.plaintext).lower(),
-        "tlsCa": found.tls_ca,
-        "tlsCertificate": found.tls_certificate,
-        "tlsKey": found.tls_key,
-        "tokenFile": found.token_file,
+        "rsm": parsed.rsm,
+        "rlmm": parsed.rlmm,
+        "subscribe": ",".join(parsed.topics),
+        "kafka.isolation.level": parsed.isolation,
+        "retryForS": str(parsed.retry_for_s),
+        "plaintext": str(parsed.plaintext).lower(),
+        "tlsCa": parsed.tls_ca,
+        "tlsCertificate": parsed.tls_certificate,
+        "tlsKey": parsed.tls_key,
+        "tokenFile": parsed.token_file,
     }
     return {name: str(value) for name, value in given.items() if value is not None}

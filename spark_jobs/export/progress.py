@@ -7,7 +7,7 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 
 
 def application_id(tp: TopicIdPartition) -> str:
-    """Return the name under which the table keeps the next offset of a partition."""
+    """Return the name under which the table stores the next offset of a partition."""
     return f"sediment-export:{uuid_to_text(tp.topic_id)}:{tp.partition}"
 
 

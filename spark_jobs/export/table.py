@@ -14,7 +14,7 @@ _FORMAT = "delta"
 class ExportTable:
     """The table of an export.
 
-    Delta keeps one number for each application id, which a commit may raise together with data.
+    Delta stores one number for each application id, which a commit may raise together with data.
     That number is the next offset of a partition.
     """
 
@@ -33,8 +33,8 @@ class ExportTable:
         hadoop = jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration()
         engine = jvm.io.delta.kernel.defaults.engine.DefaultEngine.create(hadoop)
         snapshot = jvm.io.delta.kernel.Table.forPath(engine, self._path).getLatestSnapshot(engine)
-        found = snapshot.getLatestTransactionVersion(engine, application_id)
-        return int(found.get()) if found.isPresent() else None
+        version = snapshot.getLatestTransactionVersion(engine, application_id)
+        return int(version.get()) if version.isPresent() else None
 
     def commit(self, rows: DataFrame, application_id: str, scope: str, next_offset: int) -> None:
         """Write rows and the next offset in one commit; nothing if the table is as far already.

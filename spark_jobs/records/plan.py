@@ -104,9 +104,9 @@ def _behind_gap(gaps: Sequence[OffsetGap], offset: int) -> int | None:
 def cut(extents: Iterable[Extent], first: int, end: int) -> Iterator[Extent]:
     """Yield the parts of extents from `first` to `end`, exclusive."""
     for extent in extents:
-        kept = replace(extent, first=max(extent.first, first), last=min(extent.last, end - 1))
-        if kept.first <= kept.last:
-            yield kept
+        clipped = replace(extent, first=max(extent.first, first), last=min(extent.last, end - 1))
+        if clipped.first <= clipped.last:
+            yield clipped
 
 
 @dataclass(frozen=True, slots=True)

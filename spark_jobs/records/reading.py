@@ -1,7 +1,8 @@
 """Read pieces of segments on an executor: bytes, batches, records, Arrow."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -11,14 +12,15 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import INT64_MAX
 from services.common.retry import RETRIABLE_ERRORS
 from services.records.batches import Batch, BatchError, Claims, StreamWindow, verified, walk_batches
 from services.records.columns import RecordsBuilder
-from services.records.decode import UnreadableRecordsError
-from services.records.index_files import AbortedTxn, OffsetIndex
+from services.records.decode import UnreadableRecordsError, records_of
+from services.records.index_files import AbortedTxn, OffsetIndex, first_offset_since
 from services.rpc.client.direct import DirectReader
 from spark_jobs.records.options import RecordsOptions
-from spark_jobs.records.plan import Piece
+from spark_jobs.records.plan import Extent, Piece, pieces_of
 
 _BEHIND_BYTES = 64 * 1024
 
@@ -52,15 +54,15 @@ def _read_pieces(
 ) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         segment = piece.extent.segment
-        made = _builder(segment, options)
+        made = RecordsBuilder(segment.topic_id_partition, options.max_batch_bytes)
         try:
             for batch in _batches(rsm, fetch, options, piece):
                 made.add(batch, piece.extent.first, piece.extent.last)
                 if made.is_full:
-                    yield made.rows()
-                    made = _builder(segment, options)
+                    yield _chosen(made.rows(), options)
+                    made = RecordsBuilder(segment.topic_id_partition, options.max_batch_bytes)
             if not made.is_empty:
-                yield made.rows()
+                yield _chosen(made.rows(), options)
         except UnreadableRecordsError as e:
             raise CorruptSegmentError(
                 f"{_name(segment)}: {e}. Its CRC is valid, so a producer sent it like this; if you "
@@ -79,15 +81,46 @@ def _read_pieces(
             ) from e
 
 
-def _builder(segment: RemoteLogSegmentMetadata, options: RecordsOptions) -> RecordsBuilder:
-    since, until = options.from_time_ms, options.to_time_ms
-    return RecordsBuilder(segment.topic_id_partition, options.max_batch_bytes, since, until)
+def _chosen(rows: pa.RecordBatch, options: RecordsOptions) -> pa.RecordBatch:
+    return rows if options.include_headers else rows.drop_columns(["headers"])
+
+
+def offset_since(
+    rsm: RemoteStorageManager, options: RecordsOptions, extents: Iterable[Extent], time_ms: int
+) -> int | None:
+    """Return the first offset whose record is of this time or later; None if there is none.
+
+    Args:
+        rsm: retries its calls.
+
+    Source: Kafka's UnifiedLog.fetchOffsetByTimestamp.
+    """
+    for extent in extents:
+        segment = extent.segment
+        if 0 <= segment.max_timestamp_ms < time_ms:
+            continue
+        times = b"".join(rsm.fetch_index(segment, IndexType.TIMESTAMP))
+        since = first_offset_since(times, segment.start_offset, segment.end_offset, time_ms)
+        rest = replace(extent, first=max(extent.first, since))
+        if rest.first > rest.last:
+            continue
+        [piece] = pieces_of(rest, (), _offset_index(rsm, segment), INT64_MAX)
+        with closing(_batches(rsm, rsm.fetch_log_segment, options, piece, time_ms)) as batches:
+            for batch in batches:
+                for record in records_of(batch, options.max_batch_bytes, piecewise=True):
+                    if rest.first <= record.offset <= rest.last and record.timestamp_ms >= time_ms:
+                        return record.offset
+    return None
 
 
 def _batches(
-    rsm: RemoteStorageManager, fetch: Fetch, options: RecordsOptions, piece: Piece
-) -> Iterator[Batch]:
-    """Read the verified batches of a piece that may have wanted records."""
+    rsm: RemoteStorageManager,
+    fetch: Fetch,
+    options: RecordsOptions,
+    piece: Piece,
+    since_ms: int | None = None,
+) -> Generator[Batch]:
+    """Read the verified batches of a piece that have records to be read, of a time or later."""
     extent, segment = piece.extent, piece.extent.segment
     aborted: dict[int, list[AbortedTxn]] = {}
     for txn in piece.aborted:
@@ -104,7 +137,8 @@ def _batches(
                 return
             if batch.position < piece.start_position or batch.last_offset < extent.first:
                 continue
-            if batch.is_control or _is_old(batch, options) or _is_aborted(batch, aborted):
+            is_older = since_ms is not None and batch.max_timestamp_ms < since_ms
+            if batch.is_control or is_older or _is_aborted(batch, aborted):
                 continue
             if batch.size_bytes > options.max_batch_bytes:
                 raise UnreadableRecordsError(
@@ -117,19 +151,15 @@ def _start_position(rsm: RemoteStorageManager, piece: Piece) -> int:
     """Return the position of a batch at or before the beginning of the piece."""
     if piece.start_position == 0:
         return 0
-    segment = piece.extent.segment
+    return _offset_index(rsm, piece.extent.segment).position_before(piece.start_position)
+
+
+def _offset_index(rsm: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
     data = b"".join(rsm.fetch_index(segment, IndexType.OFFSET))
     try:
-        index = OffsetIndex(data, segment.start_offset, segment.segment_size_in_bytes)
+        return OffsetIndex(data, segment.start_offset, segment.segment_size_in_bytes)
     except ValueError as e:
         raise CorruptSegmentError(f"{_name(segment)}: OFFSET index: {e}") from e
-    return index.position_before(piece.start_position)
-
-
-def _is_old(batch: Batch, options: RecordsOptions) -> bool:
-    """Return whether every record is older than `fromTime`."""
-    since = options.from_time_ms
-    return since is not None and batch.max_timestamp_ms < since
 
 
 def _is_aborted(batch: Batch, aborted: dict[int, list[AbortedTxn]]) -> bool:

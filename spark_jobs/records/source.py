@@ -13,24 +13,26 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from services.api.errors import InvalidRequestError
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import uuid_to_text
 from spark_jobs.connections import Services
-from spark_jobs.records.options import OFFSETS, RecordsOptions, records_options
+from spark_jobs.records.bounds import LATEST
+from spark_jobs.records.options import ENDING, OFFSETS, RecordsOptions, records_options
 from spark_jobs.records.reading import read_pieces
-from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA
+from spark_jobs.records.schema import OFFSETS_SCHEMA, RECORDS_SCHEMA, WITH_HEADERS_SCHEMA
 from spark_jobs.records.tier import (
-    PartitionReach,
-    TierReader,
+    ReadRange,
     connected,
+    named_partitions,
     plan_tasks,
-    read_reach,
-    require_range,
-    wanted_partitions,
+    whole_range,
 )
+from spark_jobs.source_options import SourceOptions, bad_option
+from spark_jobs.worker_errors import one_line_errors
 
 NAME = "sediment-records"
 
 
+@one_line_errors
 class SedimentRecords(DataSource):
     """The data source `sediment-records`."""
 
@@ -40,21 +42,26 @@ class SedimentRecords(DataSource):
 
     def schema(self) -> StructType:
         _, options = records_options(self.options)
-        return OFFSETS_SCHEMA if options.table == OFFSETS else RECORDS_SCHEMA
+        if options.table == OFFSETS:
+            return OFFSETS_SCHEMA
+        return WITH_HEADERS_SCHEMA if options.include_headers else RECORDS_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        services, options = self._connected(schema)
+        given, options = records_options(self.options)
+        if options.starting.states(LATEST):
+            reason = "a query cannot begin at the latest offset, only a stream"
+            raise bad_option(options.starting.option, reason)
+        services = self._connected(schema, given)
         if options.table == OFFSETS:
             return OffsetsReader(services, options)
         return RecordsReader(services, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        given, options = records_options(self.options)
-        given.refuse(("toOffset",), "a stream has no end; give toTime, or stop the query")
-        given.refuse(("requireAll",), "a stream has failOnDataLoss instead")
+        given, options = records_options(self.options, is_stream=True)
+        given.refuse(ENDING, "a stream has no end; stop the query, or use Trigger.AvailableNow")
         if options.table == OFFSETS:
             raise InvalidRequestError("option table: a stream reads records only")
-        services, _ = self._connected(schema)
+        services = self._connected(schema, given)
         try:
             # Not at the top: Spark 4.1 lacks what a stream needs, but not what a read needs.
             stream = import_module("spark_jobs.records.stream")
@@ -63,17 +70,17 @@ class SedimentRecords(DataSource):
         reader: DataSourceStreamReader = stream.RecordsStreamReader(services, options)
         return reader
 
-    def _connected(self, schema: StructType) -> tuple[Services, RecordsOptions]:
-        given, options = records_options(self.options)
+    def _connected(self, schema: StructType, given: SourceOptions) -> Services:
         if schema.fieldNames() != self.schema().fieldNames():
             raise InvalidRequestError(f"{NAME} has its own columns; give no schema")
-        return given.services("rlmm", "rsm"), options
+        return given.services("rlmm", "rsm")
 
 
+@one_line_errors
 class RecordsReader(DataSourceReader):
-    """Read what the tier has of the wanted partitions when the query is planned.
+    """Read what the tier has of the named partitions when the query is planned.
 
-    It takes no filters of a query: Spark gives a reader's filters to later queries of the frame.
+    It accepts no filters of a query: Spark gives a reader's filters to later queries of the frame.
     """
 
     def __init__(self, services: Services, options: RecordsOptions) -> None:
@@ -83,14 +90,9 @@ class RecordsReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with connected(self._services) as tier:
-            return [
-                InputPartition(task)
-                for tp in wanted_partitions(tier, options)
-                for found in [_reach(tier, tp, options)]
-                for task in plan_tasks(
-                    tier, options, found, found.reach.first, _end_of(found, options)
-                )
-            ]
+            named = named_partitions(tier, options)
+            ranges = [whole_range(tier, tp, options) for tp in named]
+            return [InputPartition(task) for task in plan_tasks(tier, options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition.value is None:  # Spark reads one task if there are none
@@ -99,58 +101,40 @@ class RecordsReader(DataSourceReader):
             yield from read_pieces(rsm, self._options, partition.value)
 
 
+@one_line_errors
 class OffsetsReader(RecordsReader):
     """Report, for each partition, the offsets that RecordsReader reads."""
 
     def partitions(self) -> Sequence[InputPartition]:
         with connected(self._services) as tier:
-            return [InputPartition(tp) for tp in wanted_partitions(tier, self._options)]
+            return [InputPartition(tp) for tp in named_partitions(tier, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition.value is None:
             return
         options = self._options
         with connected(self._services) as tier:
-            found = read_reach(tier, partition.value, options.from_offset, options.is_committed)
-        tp, report, polled = found.topic_id_partition, found.state.report, found.state.polled_log
+            whole = whole_range(tier, partition.value, options)
+        part = whole.found
+        tp, report, polled = part.topic_id_partition, part.state.report, part.state.polled_log
         watermark = report or polled
         yield (
             tp.topic,
             uuid_to_text(tp.topic_id),
             tp.partition,
-            found.reach.first,
-            _end_of(found, options),
-            found.state.log_start_offset,
+            whole.first,
+            whole.end,
+            part.state.log_start_offset,
             None if watermark is None else watermark.high_watermark,
-            _reason(found, options),
+            _reason(whole, options),
         )
 
 
-def _reach(tier: TierReader, tp: TopicIdPartition, options: RecordsOptions) -> PartitionReach:
-    """Read how far a partition reaches.
-
-    Raises:
-        InvalidRangeError: `requireAll` was given, and some of the offsets are not there.
-    """
-    first, last, is_exact = options.from_offset, options.to_offset, options.require_all
-    found = read_reach(tier, tp, first, options.is_committed, is_exact=is_exact)
-    if is_exact and first is not None and last is not None:
-        require_range(found, first, last + 1, "The option requireAll=false reads what is there")
-    return found
-
-
-def _end_of(found: PartitionReach, options: RecordsOptions) -> int:
-    """Return the end, exclusive, of what is read of a partition."""
-    if options.to_offset is None:
-        return found.end
-    return max(min(found.end, options.to_offset + 1), found.reach.first)
-
-
-def _reason(found: PartitionReach, options: RecordsOptions) -> str:
-    """Say why a read ends where it does."""
-    end = _end_of(found, options)
-    if end < found.end:
-        return "option toOffset"
-    if end < found.reach.end:
+def _reason(whole: ReadRange, options: RecordsOptions) -> str:
+    """Return why a read goes no further."""
+    end, partition = whole.end, whole.found
+    if end < partition.end:
+        return f"option {options.ending.option}"
+    if end < partition.reach.end:
         return f"the end of the transaction at offset {end} is not in the tier yet"
     return f"no finished segment has offset {end}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import pyarrow as pa
@@ -13,22 +14,25 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from services.api.errors import InvalidRangeError
+from services.api.errors import InvalidRangeError, InvalidRequestError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
 from spark_jobs.connections import Services
+from spark_jobs.records.bounds import EARLIEST
 from spark_jobs.records.options import RecordsOptions
-from spark_jobs.records.plan import Piece
 from spark_jobs.records.reading import read_pieces
 from spark_jobs.records.tier import (
     PartitionReach,
+    ReadRange,
     TierReader,
     connected,
+    named_partitions,
     plan_tasks,
     read_reach,
     require_range,
-    wanted_partitions,
+    starting_range,
 )
+from spark_jobs.worker_errors import one_line_errors
 
 Offsets = dict[TopicIdPartition, int]
 """The next offset of each partition."""
@@ -40,10 +44,11 @@ that were new in the last batch."""
 
 EPOCHS = "leader epochs"
 FIRST = "first offsets"
-_NO_TOPICS = (EPOCHS, FIRST)
+_NO_TOPICS = {EPOCHS, FIRST}
 """No names of topics: they have no topic id."""
 
 
+@one_line_errors
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Read each micro-batch from the segments that have its offsets.
 
@@ -59,9 +64,17 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Offsets | None = None
 
     def initialOffset(self) -> JsonOffsets:
-        """Return the first offsets of the partitions of which the tier has something now."""
+        """Return where the options begin.
+
+        Without a partition of which the tier has nothing, if they begin at the earliest offset.
+        """
+        options, first = self._options, Offsets()
         with connected(self._services) as tier:
-            return to_json({tp: each.first for tp, each in self._ranges(tier, {}).items()})
+            for tp in named_partitions(tier, options):
+                begun = starting_range(tier, tp, options)
+                if begun.found.reach.extents or options.starting.everywhere != EARLIEST:
+                    first[tp] = begun.first
+        return to_json(first)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         """Return the end of what can be read, at most as far as the limit allows."""
@@ -80,10 +93,10 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         epochs = {tp: ranges[tp].lineage.epoch_for_offset(end - 1) for tp, end in ends.items()}
         known = {tp: epoch for tp, epoch in epochs.items() if epoch is not None}
         # What is read stays as it was read, until the check of the next batch.
-        kept = {tp: e for tp, e in epochs_of(start).items() if ends.get(tp) in (None, begin[tp])}
+        same = {tp: e for tp, e in epochs_of(start).items() if ends.get(tp) in (None, begin[tp])}
         new = {tp: each.first for tp, each in ranges.items() if tp not in begin}
-        kept_new = {tp: o for tp, o in first_of(start).items() if ends.get(tp) in (None, begin[tp])}
-        return to_json({**begin, **ends}, {**known, **kept}, {**new, **kept_new})
+        same_new = {tp: o for tp, o in first_of(start).items() if ends.get(tp) in (None, begin[tp])}
+        return to_json({**begin, **ends}, {**known, **same}, {**new, **same_new})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -95,42 +108,40 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Where the tier has nothing, the end is its log start: a query that has not read so far fails
         as one without an end does.
         """
+        options = self._options
         with connected(self._services) as tier:
-            wanted = wanted_partitions(tier, self._options)
-            self._last = {tp: self._reach(tier, tp, None).end for tp in wanted}
+            named = named_partitions(tier, options)
+            self._last = {tp: starting_range(tier, tp, options).end for tp in named}
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
-        begin, before, after = from_json(start), epochs_of(start), epochs_of(end)
-        begin = {**first_of(end), **begin}
+        begin, ends = from_json(start), from_json(end)
+        before, after, begin = epochs_of(start), epochs_of(end), {**first_of(end), **begin}
         with connected(self._services) as tier:
-            return [
-                InputPartition(task)
-                for tp, last in from_json(end).items()
-                for task in self._tasks(
-                    tier, _Batch(tp, begin[tp], last, before.get(tp), after.get(tp))
-                )
-            ]
+            batches = (
+                _Batch(tp, begin[tp], last, before.get(tp), after.get(tp))
+                for tp, last in ends.items()
+            )
+            ranges = [self._range(tier, each) for each in batches if each.first < each.end]
+            return [InputPartition(task) for task in plan_tasks(tier, self._options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with self._services.connected_rsm() as rsm:
             yield from read_pieces(rsm, self._options, partition.value)
 
-    def _tasks(self, tier: TierReader, batch: "_Batch") -> list[list[Piece]]:
-        """Plan one partition's part of a batch; it must be there as it was when it was planned.
+    def _range(self, tier: TierReader, batch: "_Batch") -> ReadRange:
+        """Return one partition's part of a batch; it must be there as it was when it was planned.
 
         Raises:
             InvalidRangeError: some of its offsets are gone, or have other records since an unclean
                 election, and failOnDataLoss is true.
         """
         first, end = batch.first, batch.end
-        if first >= end:
-            return []
         found = self._reach(tier, batch.topic_id_partition, first)
         if self._options.fail_on_data_loss:
             hint = "The option failOnDataLoss=false goes on without them"
             require_range(found, first, end, hint)
             _require_same_records(batch, found.lineage)
-        return plan_tasks(tier, self._options, found, found.reach.first, end)
+        return ReadRange(found, found.reach.first, end)
 
     def _ranges(
         self, tier: TierReader, begin: Mapping[TopicIdPartition, int]
@@ -140,22 +151,20 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A partition that is new begins at the tier's first offset; without any it is left out.
         """
         ranges = {}
-        wanted = wanted_partitions(tier, self._options)
+        named = named_partitions(tier, self._options)
         if self._options.fail_on_data_loss:
-            _require_present(begin, wanted, self._options)
-        for tp in wanted:
-            found = self._reach(tier, tp, begin.get(tp))
-            first = begin.get(tp, found.reach.first)
-            if tp in begin or found.reach.extents:
-                ranges[tp] = _Range(first, max(found.end, first), found.lineage)
+            _require_present(begin, named, self._options)
+        for tp in named:
+            partition = self._reach(tier, tp, begin.get(tp))
+            first = begin.get(tp, partition.reach.first)
+            if tp in begin or partition.reach.extents:
+                ranges[tp] = _Range(first, max(partition.end, first), partition.lineage)
         return ranges
 
     def _reach(self, tier: TierReader, tp: TopicIdPartition, begin: int | None) -> PartitionReach:
         """Read how far a partition reaches; without a gap behind what the stream has read."""
-        options = self._options
-        if begin is None:
-            return read_reach(tier, tp, options.from_offset, options.is_committed)
-        return read_reach(tier, tp, begin, options.is_committed, is_exact=True)
+        is_committed = self._options.is_committed
+        return read_reach(tier, tp, begin, is_committed, is_exact=begin is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,24 +212,19 @@ def _require_same_records(batch: _Batch, lineage: Lineage) -> None:
 
 def _require_present(
     begin: Iterable[TopicIdPartition],
-    wanted: Collection[TopicIdPartition],
+    named: Collection[TopicIdPartition],
     options: RecordsOptions,
 ) -> None:
     """Raise InvalidRangeError if what the stream reads was removed, or its name has another id."""
     for tp in begin:
-        ids = {each.topic_id for each in wanted if each.topic == tp.topic}
+        ids = {each.topic_id for each in named if each.topic == tp.topic}
         if ids and tp.topic_id not in ids:
             raise InvalidRangeError(
                 f"the stream has read the topic {tp.topic} with the id {uuid_to_text(tp.topic_id)},"
                 " which is being deleted; the option failOnDataLoss=false goes on with the topic "
                 "that has its name now"
             )
-        is_wanted = tp.topic in options.topics or tp.topic_id in options.topic_ids
-        if (
-            is_wanted
-            and tp not in wanted
-            and tp.partition in (options.partitions or {tp.partition})
-        ):
+        if tp not in named and options.names(tp.topic, tp.partition):
             raise InvalidRangeError(
                 f"{tp.topic}-{tp.partition}: the stream has read this partition, which was removed "
                 "from the tier; the option failOnDataLoss=false continues without it"
@@ -270,13 +274,21 @@ def first_of(stored: JsonOffsets) -> Offsets:
 
 
 def from_json(stored: JsonOffsets) -> Offsets:
-    """Return the offsets of a checkpoint."""
+    """Return the offsets of a checkpoint.
+
+    Raises:
+        InvalidRequestError: it is damaged.
+    """
     offsets: Offsets = {}
-    for name, partitions in stored.items():
-        if name in _NO_TOPICS:
-            continue
-        topic, _, topic_id = name.rpartition(":")
-        for number, offset in partitions.items():
-            tp = TopicIdPartition(uuid_from_text(topic_id, "topic id"), topic, int(number))
-            offsets[tp] = offset
+    try:
+        for name in stored.keys() - _NO_TOPICS:
+            topic, _, topic_id = name.rpartition(":")
+            for number, offset in stored[name].items():
+                tp = TopicIdPartition(uuid_from_text(topic_id, "topic id"), topic, int(number))
+                offsets[tp] = index(offset)
+    except (AttributeError, TypeError, ValueError, InvalidRequestError) as e:
+        raise InvalidRequestError(
+            f"the stream's checkpoint is damaged ({e}): restore it, or begin with a new one at "
+            "startingOffsets"
+        ) from e
     return offsets

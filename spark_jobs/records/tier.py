@@ -1,11 +1,10 @@
 """Read on the driver what the tier has of a partition: lineage, reach, aborted transactions."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from uuid import UUID
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -18,6 +17,7 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.partitions import PartitionState
 from services.api.remote_log_metadata_manager import (
+    PartitionSummary,
     RemoteLogMetadataManager,
     all_partitions,
     all_segments,
@@ -27,12 +27,12 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.records.index_files import (
     AbortedTxn,
     OffsetIndex,
-    first_offset_since,
     open_transactions,
     parse_aborted_txns,
 )
 from spark_jobs.connections import Services
-from spark_jobs.records.options import RecordsOptions
+from spark_jobs.records.bounds import LATEST
+from spark_jobs.records.options import SMALLEST_SPLIT_BYTES, RecordsOptions
 from spark_jobs.records.plan import (
     Extent,
     Piece,
@@ -42,9 +42,11 @@ from spark_jobs.records.plan import (
     reach_of,
     tasks_of,
 )
+from spark_jobs.records.reading import offset_since
 from spark_jobs.source_options import bad_option
 
 _THREADS = 8
+_READ_WHAT_IS_THERE = "The option failOnDataLoss=false reads what is there"
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -80,7 +82,7 @@ class PartitionReach:
     """What can be read of a partition.
 
     Attributes:
-        reach: of the finished segments, from the offset that was asked for.
+        reach: of the finished segments, from the requested offset.
         end: exclusive; with read_committed before the first transaction that the tier cannot
             decide, because its end is not in the tier yet.
         state: RLMM's.
@@ -94,7 +96,7 @@ class PartitionReach:
     lineage: Lineage
 
 
-def wanted_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicIdPartition]:
+def named_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicIdPartition]:
     """Find the partitions that the options name.
 
     A name of a topic that was deleted and created again means the one that is not being deleted.
@@ -103,44 +105,41 @@ def wanted_partitions(tier: TierReader, options: RecordsOptions) -> list[TopicId
         InvalidRequestError: RLMM does not know a topic or partition, or a name has several ids;
             names the option.
     """
-    found: dict[TopicIdPartition, None] = {}
-    deleted: set[TopicIdPartition] = set()
+    of_topic: dict[str, list[PartitionSummary]] = {topic: [] for topic in options.topics}
     for topic in options.topics or ("",):
         for summary in all_partitions(tier.rlmm, topic=topic):
             tp = summary.topic_id_partition
-            if not options.topic_ids or tp.topic_id in options.topic_ids:
-                found[tp] = None
-                if summary.delete_state is not None:
-                    deleted.add(tp)
-        named = [tp for tp in found if not topic or tp.topic == topic]
-        ids = _ids_of(topic, named, deleted)
-        for tp in named:
-            if tp.topic_id not in ids:
-                del found[tp]
-    kept = [tp for tp in found if not options.partitions or tp.partition in options.partitions]
-    missing = sorted(set(options.partitions) - {tp.partition for tp in kept})
-    if missing:
-        raise bad_option("partition", f"the tier has no partition {missing[0]} of these topics")
-    return sorted(kept, key=lambda tp: (tp.topic, tp.topic_id, tp.partition))
+            has_id = not options.topic_ids or tp.topic_id in options.topic_ids
+            if has_id and (options.pattern is None or options.names(tp.topic, tp.partition)):
+                of_topic.setdefault(tp.topic, []).append(summary)
+    named = [tp for topic, found in of_topic.items() for tp in _of_one_id(topic, found)]
+    for topic, numbers in (options.partitions or {}).items():
+        missing = sorted(numbers - {tp.partition for tp in named if tp.topic == topic})
+        if missing:
+            raise bad_option("assign", f"the tier has no partition {topic}-{missing[0]}")
+    chosen = (tp for tp in named if options.names(tp.topic, tp.partition))
+    return sorted(chosen, key=lambda tp: (tp.topic, tp.topic_id, tp.partition))
 
 
-def _ids_of(
-    topic: str, named: Sequence[TopicIdPartition], deleted: Collection[TopicIdPartition]
-) -> set[UUID]:
-    """Return the ids that a name means; "": all of them."""
-    ids = {tp.topic_id for tp in named}
+def _of_one_id(topic: str, summaries: Sequence[PartitionSummary]) -> list[TopicIdPartition]:
+    """Return the partitions of the one topic that a name means."""
+    tps = [each.topic_id_partition for each in summaries]
+    ids = {tp.topic_id for tp in tps}
     if not ids:
-        option, name = ("topic", topic) if topic else ("topicId", "with this id")
-        raise bad_option(option, f"RLMM knows no topic {name}; `sediment topics list` lists them")
-    if not topic or len(ids) == 1:
-        return ids
-    kept = {tp.topic_id for tp in named if tp not in deleted}
-    if len(kept) != 1:
-        shown = ", ".join(sorted(map(uuid_to_text, ids)))
         raise bad_option(
-            "topic", f"several topics have the name {topic}; give one as topicId: {shown}"
+            "subscribe", f"RLMM knows no topic {topic}; `sediment topics list` lists them"
         )
-    return kept
+    if len(ids) > 1:
+        present = {
+            each.topic_id_partition.topic_id for each in summaries if each.delete_state is None
+        }
+        if len(present) != 1:
+            shown = ", ".join(sorted(map(uuid_to_text, ids)))
+            raise bad_option(
+                "subscribe", f"several topics have the name {topic}; give one as topicId: {shown}"
+            )
+        ids = present
+    return [tp for tp in tps if tp.topic_id in ids]
 
 
 def read_reach(
@@ -167,14 +166,71 @@ def read_reach(
     return PartitionReach(tp, reach, max(min(end, reach.end), reach.first), state, lineage)
 
 
-def require_range(found: PartitionReach, first: int, end: int, hint: str) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRange:
+    """The offsets that are read of a partition, from `first` to `end`, exclusive."""
+
+    found: PartitionReach
+    first: int
+    end: int
+
+
+def starting_range(tier: TierReader, tp: TopicIdPartition, options: RecordsOptions) -> ReadRange:
+    """Return what is read of a partition from where the options begin to the end of the tier.
+
+    Raises:
+        InvalidRequestError: the options do not state where it begins, or no record is as late.
+        InvalidRangeError: that offset is gone, and failOnDataLoss is true.
+    """
+    bound = options.starting
+    number = bound.of(tp)
+    offset = None if bound.is_time or number < 0 else number
+    is_exact = offset is not None and options.fail_on_data_loss
+    found = read_reach(tier, tp, offset, options.is_committed, is_exact=is_exact)
+    first = found.reach.first
+    if is_exact:
+        require_range(found, number, number, _READ_WHAT_IS_THERE)
+    elif bound.is_time:
+        since = offset_since(tier.rsm, options, found.reach.extents, number)
+        if since is None and not options.may_match_nothing:
+            raise bad_option(
+                bound.option,
+                f"{tp.topic}-{tp.partition} has no record of {number} ms or later; "
+                "startingOffsetsByTimestampStrategy=latest begins at its end",
+            )
+        first = found.end if since is None else min(since, found.end)
+    elif number == LATEST:
+        first = found.end
+    return ReadRange(found, first, found.end)
+
+
+def whole_range(tier: TierReader, tp: TopicIdPartition, options: RecordsOptions) -> ReadRange:
+    """Return what is read of a partition from where the options begin to where they end.
+
+    Raises:
+        InvalidRequestError, InvalidRangeError: as starting_range.
+    """
+    begun = starting_range(tier, tp, options)
+    found, bound = begun.found, options.ending
+    end = bound.of(tp)
+    if bound.is_time:
+        until = offset_since(tier.rsm, options, found.reach.extents, end)
+        end = found.end if until is None else until
+    elif end == LATEST:
+        end = found.end
+    elif options.fail_on_data_loss and end > begun.first:
+        require_range(found, begun.first, end, _READ_WHAT_IS_THERE)
+    return replace(begun, end=max(min(end, found.end), begun.first))
+
+
+def require_range(reached: PartitionReach, first: int, end: int, hint: str) -> None:
     """Raise InvalidRangeError if some offsets from `first` to `end`, exclusive, are not there."""
-    if found.reach.first <= first and found.end >= end:
+    if reached.reach.first <= first and reached.end >= end:
         return
-    tp = found.topic_id_partition
+    tp = reached.topic_id_partition
     raise InvalidRangeError(
         f"{tp.topic}-{tp.partition}: offsets {first} to {end - 1} were to be read, the "
-        f"tier has {found.reach.first} to {found.end - 1}; retention or `sediment topics "
+        f"tier has {reached.reach.first} to {reached.end - 1}; retention or `sediment topics "
         f"delete` may have deleted the others. {hint}"
     )
 
@@ -211,63 +267,48 @@ def _stable_end(tier: TierReader, reach: Reach) -> int:
 
 
 def plan_tasks(
-    tier: TierReader, options: RecordsOptions, of: PartitionReach, first: int, end: int
-) -> list[list[Piece]]:
-    """Plan the tasks that read a partition from `first` to `end`, exclusive."""
-    aborted = _aborted(tier, of.reach.extents, first, end) if options.is_committed else []
-    extents = list(_since(tier, options, cut(of.reach.extents, first, end)))
-    pieces = (
-        piece
-        for extent in extents
-        for piece in pieces_of(
-            extent,
-            aborted,
-            None if extent.is_whole else tier.offset_index(extent.segment),
-            options.split_bytes,
-        )
+    tier: TierReader, options: RecordsOptions, ranges: Iterable[ReadRange]
+) -> Iterator[list[Piece]]:
+    """Plan the tasks that read these offsets, at least about as many as `minPartitions`."""
+    extents = {each: [*cut(each.found.reach.extents, each.first, each.end)] for each in ranges}
+    size_bytes = sum(
+        max(extent.segment.segment_size_in_bytes, 0) for of in extents.values() for extent in of
     )
-    return tasks_of(pieces, options.split_bytes)
-
-
-def _since(
-    tier: TierReader, options: RecordsOptions, extents: Iterable[Extent]
-) -> Iterator[Extent]:
-    """Leave out extents that are older than `fromTime`, and the beginning of the first other."""
-    is_first = options.from_time_ms is not None
-    for extent in extents:
-        segment, since = extent.segment, options.from_time_ms
-        if since is not None and 0 <= segment.max_timestamp_ms < since:
-            continue
-        if is_first and since is not None:
-            is_first = False
-            times = tier.index(segment, IndexType.TIMESTAMP)
-            first = max(
-                extent.first,
-                first_offset_since(times, segment.start_offset, segment.end_offset, since),
+    share_bytes = max(size_bytes // options.min_partitions, SMALLEST_SPLIT_BYTES)
+    split_bytes = min(options.split_bytes, share_bytes)
+    for each, of in extents.items():
+        aborted = _aborted(tier, each) if options.is_committed else []
+        pieces = (
+            piece
+            for extent in of
+            for piece in pieces_of(
+                extent,
+                aborted,
+                None if extent.is_whole else tier.offset_index(extent.segment),
+                split_bytes,
             )
-            if first > extent.last:
-                continue
-            yield replace(extent, first=first)
-        else:
-            yield extent
+        )
+        yield from tasks_of(pieces, split_bytes)
 
 
-def _aborted(tier: TierReader, extents: Sequence[Extent], first: int, end: int) -> list[AbortedTxn]:
-    """Read the aborted transactions with records from `first` to `end`, exclusive.
+def _aborted(tier: TierReader, of: ReadRange) -> list[AbortedTxn]:
+    """Read the aborted transactions with records in a range of offsets.
 
     A transaction is in the index of the segment with its end, perhaps far behind its records: the
     search goes on until an entry shows that all that began before `end` have ended.
 
     Source: TransactionIndex.collectAbortedTxns.
     """
-    wanted = [e for e in extents if e.last >= first and not e.segment.txn_idx_empty]
-    found = set[AbortedTxn]()
+    first, end = of.first, of.end
+    behind = (each for each in of.found.reach.extents if each.last >= first)
+    indexed = [each for each in behind if not each.segment.txn_idx_empty]
+    aborted = set[AbortedTxn]()
     with ThreadPoolExecutor(_THREADS) as pool:
-        for at in range(0, len(wanted), _THREADS):
-            found.update(*pool.map(partial(_aborted_in, tier), wanted[at : at + _THREADS]))
-            if any(txn.last_stable_offset >= end for txn in found):
+        for at in range(0, len(indexed), _THREADS):
+            aborted.update(*pool.map(partial(_aborted_in, tier), indexed[at : at + _THREADS]))
+            if any(txn.last_stable_offset >= end for txn in aborted):
                 break
-    return sorted(txn for txn in found if txn.last_offset >= first and txn.first_offset < end)
+    return sorted(txn for txn in aborted if txn.last_offset >= first and txn.first_offset < end)
 
 
 def _aborted_in(tier: TierReader, extent: Extent) -> list[AbortedTxn]:
@@ -278,8 +319,8 @@ def _aborted_in(tier: TierReader, extent: Extent) -> list[AbortedTxn]:
     except RemoteResourceNotFoundError:
         return []  # no transaction was aborted in it
     with _damage_named(segment, IndexType.TRANSACTION):
-        found = parse_aborted_txns(data)
-    return [txn for txn in found if extent.first <= txn.last_offset <= extent.last]
+        aborted = parse_aborted_txns(data)
+    return [txn for txn in aborted if extent.first <= txn.last_offset <= extent.last]
 
 
 @contextmanager

@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from services.api.topic_config import TopicConfig
 from spark_jobs.options import SweepOptions
 from spark_jobs.sweeps.waves import Head, Key
 
-WhySkipped = Callable[[TopicConfig], str | None]
+WhyStops = Callable[[UUID], str | None]
+"""A function that returns why a topic's settings forbid a further deletion; None if they do not."""
 Size = tuple[int, int]
 """Segments and their bytes."""
 
 
 def over_budget(heads: Iterable[Head], options: SweepOptions) -> str | None:
-    """Explain why a plan exceeds --max-segments or --max-bytes; None if it does not."""
+    """Explain why a plan exceeds --max-segments or --max-size; None if it does not."""
     segments = bytes_ = 0
     for head in heads:
         segments += head.new_segments
@@ -28,7 +28,7 @@ def over_budget(heads: Iterable[Head], options: SweepOptions) -> str | None:
     if options.max_bytes is not None and bytes_ > options.max_bytes:
         return (
             f"the plan names {bytes_} bytes of new segments, more than "
-            f"--max-bytes {options.max_bytes}; nothing was marked. Check the plan with a dry run, "
+            f"--max-size {options.max_bytes}; nothing was marked. Check the plan with a dry run, "
             "then raise the limit"
         )
     return None
@@ -55,19 +55,19 @@ def topics_over_budget(
     for (_, topic_id, _), (segments, bytes_) in sizes.items():
         all_segments[topic_id] += segments
         all_bytes[topic_id] += bytes_
-    found: dict[str, str] = {}
+    refusals: dict[str, str] = {}
     for topic_id, planned in planned_segments.items():
         for what, part, whole in (
             ("segments", planned, all_segments[topic_id]),
             ("bytes", planned_bytes[topic_id], all_bytes[topic_id]),
         ):
-            if part * 100 > whole * max_percent and topic_id not in found:
-                found[topic_id] = (
+            if part * 100 > whole * max_percent and topic_id not in refusals:
+                refusals[topic_id] = (
                     f"the plan names {part} of the topic's {whole} {what}, more than "
                     f"--max-topic-percent {max_percent:g}; check the plan with a dry run, then "
                     "raise the limit"
                 )
-    return found
+    return refusals
 
 
 class Permission:
@@ -75,12 +75,10 @@ class Permission:
 
     def __init__(
         self,
-        read_config: Callable[[UUID], TopicConfig],
-        why_skipped: WhySkipped,
+        why_stops: WhyStops,
         over_budget: dict[str, str],
     ) -> None:
-        self._read_config = read_config
-        self._why_skipped = why_skipped
+        self._why_stops = why_stops
         self._over_budget = over_budget
         self._known: dict[str, str | None] = {}
 
@@ -99,5 +97,5 @@ class Permission:
         topic_id = head.key[1]
         if topic_id not in self._known:
             why = self._over_budget.get(topic_id)
-            self._known[topic_id] = why or self._why_skipped(self._read_config(UUID(topic_id)))
+            self._known[topic_id] = why or self._why_stops(UUID(topic_id))
         return self._known[topic_id]

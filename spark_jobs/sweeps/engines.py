@@ -16,7 +16,7 @@ from spark_jobs.sweeps.sweep_error import SweepError
 def prefers_spark(options: SweepOptions) -> bool:
     """Return whether to begin with Spark: it is chosen, or an option needs it."""
     if options.engine is EngineName.AUTO:
-        return "PYSPARK_GATEWAY_PORT" in os.environ or options.wants_spark
+        return "PYSPARK_GATEWAY_PORT" in os.environ or options.needs_spark
     return options.engine is EngineName.SPARK
 
 
@@ -60,7 +60,7 @@ def open_spark(
     settings = SparkSettings(options.master, options.driver_memory, options.conf, defaults)
     name = f"sediment {this.job} {this.plan_id}"
     is_remote = options.work_dir is not None and options.local_work_dir is None
-    # Not a URI: Hadoop would take a %20 as three characters of the name.
+    # Not a URI: Hadoop would read a %20 as three characters of the name.
     where = f"{options.work_dir}/{this.plan_id}" if is_remote else f"file:{this.directory}"
     with (
         spark_errors(),

@@ -1,26 +1,20 @@
 """Delete marked segments, record each deletion in RLMM, and finish removed partitions."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from uuid import UUID
 
 import pyarrow as pa
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_objects import (
-    MAX_OBJECT_SHARDS,
-    ObjectQuery,
-    SegmentObjects,
-    all_segment_objects,
-    shard_of,
-)
+from services.api.remote_storage_manager import RemoteStorageManager
 from services.workflows.deletion import Deleter, DeletionOutcome, finish_deletion
 from services.workflows.removal import finish_removal
 from spark_jobs.connections import Services
 from spark_jobs.sweeps.marking import now_ms
 from spark_jobs.sweeps.plan import (
     DELETED,
+    DELETED_BY_ANOTHER,
     DELETED_SCHEMA,
     FAILED,
     FINISHED_SCHEMA,
@@ -32,11 +26,6 @@ from spark_jobs.sweeps.plan import (
 )
 from spark_jobs.sweeps.waves import Pace
 
-_LEFT = (
-    "the store still has objects of the partition, such as {}; run the sweep again, then "
-    "`sediment reconcile` if they stay"
-)
-
 
 def delete_marked(
     batches: Iterable[pa.RecordBatch],
@@ -47,7 +36,7 @@ def delete_marked(
 ) -> Iterator[pa.RecordBatch]:
     """Delete marked segments: rows of segments in MARKED_SCHEMA to DELETED_SCHEMA.
 
-    Safe to run twice: a segment that is already gone counts as deleted.
+    Safe to run twice: a segment that this plan has deleted already counts as deleted.
     """
     pace = Pace(segments_per_s)
     # No more at once than fit into a second.
@@ -67,53 +56,28 @@ def finish_partitions(
 
     Lists the store first: a partition is finished only if none of its objects is left.
     """
-    rows = list(rows_in(batches))
-    with services.connected_rlmm() as rlmm, services.connected_objects() as objects:
-        left = _objects_left(objects, rows)
-        ends = (_finished(rlmm, row, left, deleter) for row in rows)
+    with services.connected_rlmm() as rlmm, services.connected_rsm() as rsm:
+        ends = (_finished(rlmm, rsm, row, deleter) for row in rows_in(batches))
         yield from batches_of(ends, FINISHED_SCHEMA)
 
 
-def _objects_left(objects: SegmentObjects, rows: Sequence[Row]) -> Mapping[tuple[UUID, int], str]:
-    """List the objects of partitions; return one of each partition that has any.
-
-    RSM lists whole shards of topics: one listing for all partitions of a shard.
-    """
-    wanted = {(UUID(row["topic_id"]), row["partition"]) for row in rows}
-    left: dict[tuple[UUID, int], str] = {}
-    for shard in sorted({shard_of(topic_id, MAX_OBJECT_SHARDS) for topic_id, _ in wanted}):
-        query = ObjectQuery(shard=shard, shards=MAX_OBJECT_SHARDS)
-        for each in all_segment_objects(objects, query):
-            key = (each.name.topic_id, each.name.partition)
-            if key in wanted:
-                left.setdefault(key, str(each.location))
-    return left
-
-
 def _row(outcome: DeletionOutcome) -> Row:
+    done = DELETED_BY_ANOTHER if outcome.is_repeat else DELETED
     return {
         "segment_id": str(outcome.segment.remote_log_segment_id.id),
-        "outcome": DELETED if outcome.error is None else FAILED,
+        "outcome": done if outcome.error is None else FAILED,
         "error": None if outcome.error is None else str(outcome.error),
     }
 
 
 def _finished(
-    rlmm: RemoteLogMetadataManager,
-    row: Row,
-    left: Mapping[tuple[UUID, int], str],
-    deleter: Deleter,
+    rlmm: RemoteLogMetadataManager, rsm: RemoteStorageManager, row: Row, deleter: Deleter
 ) -> Row:
     made: Row = {"topic_id": row["topic_id"], "partition": row["partition"]}
-    found = left.get((UUID(row["topic_id"]), row["partition"]))
-    if found is not None:
-        return {**made, "outcome": FAILED, "error": _LEFT.format(found)}
     try:
-        gone = finish_removal(rlmm, topic_id_partition_of(row), deleter, now_ms())
+        left = finish_removal(rlmm, rsm, topic_id_partition_of(row), deleter, now_ms())
     except (RetriableRemoteStorageError, ThrottledError):
         raise
     except RemoteStorageError as e:
-        return {**made, "outcome": FAILED, "error": str(e)}
-    if gone:
-        return {**made, "outcome": DELETED}
-    return {**made, "outcome": FAILED, "error": "segments remain; run the sweep again"}
+        left = str(e)
+    return {**made, "outcome": FAILED, "error": left} if left else {**made, "outcome": DELETED}

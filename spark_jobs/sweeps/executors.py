@@ -12,11 +12,12 @@ WAIT_S = 60.0
 """How long a job waits for cores that it was promised."""
 
 NO_EXECUTOR_S = 30.0
-"""How often it is said that there is no executor yet."""
+"""The interval of lines about missing executors."""
 
 _NO_EXECUTOR = (
-    "the cluster has given no executor for {:.0f} s; look for free cores and memory at its master, "
-    "or ask for less with --conf spark.executor.cores=N and --conf spark.executor.memory=SIZE"
+    "the cluster has given no executor for {:.0f} s; check for free cores and memory at its "
+    "master, or request less with --conf spark.executor.cores=N and --conf "
+    "spark.executor.memory=SIZE"
 )
 
 _SETTLED_S = 3.0
@@ -58,7 +59,7 @@ def _is_fixed(conf: SparkConf) -> bool:
 
 
 def _promised_cores(conf: SparkConf) -> int | None:
-    """Return how many cores the user asked for; None if it was not said."""
+    """Return how many cores the user requested; None if the options do not say."""
     if conf.contains("spark.cores.max"):
         return int(conf.get("spark.cores.max", "0") or 0)
     if conf.contains("spark.executor.instances"):

@@ -27,7 +27,7 @@ _EVEN_ORDER = [(name, "ascending") for name in (*_PARTITION_KEY, "start_offset",
 
 
 class LocalEngine:
-    """An Engine of threads; holds the rows of one wave in memory."""
+    """An Engine of threads, with the rows of one wave in memory."""
 
     name = "local"
 
@@ -75,8 +75,8 @@ class LocalEngine:
     def read(
         self, source: Stored, which: Selection, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        found = self._dataset(source)
-        batches: Iterator[pa.RecordBatch] = found.to_batches(
+        dataset = self._dataset(source)
+        batches: Iterator[pa.RecordBatch] = dataset.to_batches(
             columns=list(columns), filter=_expression(which), batch_size=ROWS_PER_BATCH
         )
         return batches

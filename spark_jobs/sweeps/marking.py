@@ -24,7 +24,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segments import RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.retry import replan
 from services.workflows.deletion import Deleter, DeletionOutcome, ExpectedRevisions, begin_deletion
 from services.workflows.removal import begin_removal
@@ -145,7 +145,7 @@ def mark_partition(
             marked.
     """
     marks: dict[UUID, Mark] = {}
-    seen = {d.segment.remote_log_segment_id.id: d.segment for d in plan.deletions}
+    segment_by_id = {d.segment.remote_log_segment_id.id: d.segment for d in plan.deletions}
     moved: set[UUID] = set()
 
     def mark(planned: PartitionPlan) -> None:
@@ -154,7 +154,7 @@ def mark_partition(
         for outcome in _begun(rlmm, planned, deleter):
             segment_id = outcome.segment.remote_log_segment_id.id
             marks[segment_id] = _mark_of(outcome)
-            seen[segment_id] = outcome.segment
+            segment_by_id[segment_id] = outcome.segment
             if isinstance(outcome.error, ConcurrentUpdateError):
                 moved.add(segment_id)
                 stale = outcome.error
@@ -163,7 +163,8 @@ def mark_partition(
 
     def narrowed_plan() -> PartitionPlan:
         now = plan_again(plan.topic_id_partition)
-        why = now.skipped or "changed since the plan was made; retention keeps it now"
+        kept = "changed since the plan was made; retention keeps it now"
+        why = now.skipped or "; ".join((kept, *now.notes))
         marks.update(dict.fromkeys(moved, Mark(REFUSED, why)))
         return narrowed(now, moved)
 
@@ -173,10 +174,7 @@ def mark_partition(
         marks |= dict.fromkeys(moved, _refusal(e))
     except ConcurrentUpdateError:
         pass  # `marks` has the refusals of the last plan.
-    latest = tuple(
-        replace(d, segment=seen[d.segment.remote_log_segment_id.id]) for d in plan.deletions
-    )
-    return PartitionMarks(replace(plan, deletions=latest), marks)
+    return PartitionMarks(_with_segments(plan, segment_by_id.values()), marks)
 
 
 def mark_removal(
@@ -200,6 +198,7 @@ def mark_removal(
     except RemoteStorageError as e:
         return PartitionMarks(plan, _by_id(_unmarked(plan, e)), _refusal(e))
     outcomes = begin_deletion(rlmm, tp, plan.deletions, None, None, deleter, now_ms())
+    plan = _with_segments(plan, (outcome.segment for outcome in outcomes))
     marks = _by_id(outcomes)
     # The partition cannot be finished while segments are left, so the first of them speaks for it.
     return PartitionMarks(plan, marks, _worst(marks.values()))
@@ -253,6 +252,15 @@ def _unmarked(plan: PartitionPlan, error: RemoteStorageError) -> list[DeletionOu
         DeletionOutcome(d.segment, None if d.segment.state is started else error)
         for d in plan.deletions
     ]
+
+
+def _with_segments(
+    plan: PartitionPlan, segments: Iterable[RemoteLogSegmentMetadata]
+) -> PartitionPlan:
+    """Return the plan with each of its segments as it was marked."""
+    by_id = {each.remote_log_segment_id: each for each in segments}
+    latest = (replace(d, segment=by_id[d.segment.remote_log_segment_id]) for d in plan.deletions)
+    return replace(plan, deletions=tuple(latest))
 
 
 def _by_id(outcomes: Iterable[DeletionOutcome]) -> dict[UUID, Mark]:

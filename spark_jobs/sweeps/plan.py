@@ -40,6 +40,7 @@ _SEGMENT_FIELDS = [
     pa.field("txn_idx_empty", pa.bool_()),
     pa.field("plan_id", pa.string()),
     pa.field("copy_leased", pa.bool_()),
+    pa.field("kept_until_ms", pa.int64()),
 ]
 
 SCAN_SCHEMA = pa.schema(
@@ -76,6 +77,7 @@ the segment. `planned_*` count the rows of the partition, `new_*` those that no 
 marked, `tier_*` what the tier has of the partition."""
 
 MARKED, REFUSED, FAILED, DELETED, PLANNED = "MARKED", "REFUSED", "FAILED", "DELETED", "PLANNED"
+DELETED_BY_ANOTHER = "DELETED_BY_ANOTHER"
 _OUTCOME_FIELDS = [pa.field("outcome", pa.string()), pa.field("error", pa.string())]
 
 MARKED_SCHEMA = pa.schema([*PLAN_SCHEMA, *_OUTCOME_FIELDS])
@@ -83,7 +85,7 @@ MARKED_SCHEMA = pa.schema([*PLAN_SCHEMA, *_OUTCOME_FIELDS])
 FAILED, which another run may change. The latter two have the error."""
 
 DELETED_SCHEMA = pa.schema([pa.field("segment_id", pa.string()), *_OUTCOME_FIELDS])
-"""The outcome of each marked segment: DELETED or FAILED."""
+"""The outcome of each marked segment: DELETED, DELETED_BY_ANOTHER plan or deleter, or FAILED."""
 
 FINISHED_SCHEMA = pa.schema(
     [
@@ -111,6 +113,7 @@ REMOVALS_SCHEMA = pa.schema(
         pa.field("delete_state", pa.string()),
         pa.field("marked_at_ms", pa.int64()),
         pa.field("read_at_ms", pa.int64()),
+        pa.field("is_on_hold", pa.bool_()),
     ]
 )
 """The partitions that are being deleted, each a PartitionSummary."""
@@ -212,9 +215,9 @@ _RAISES_LOG_START = (DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZ
 
 def narrowed(plan: PartitionPlan, to: Collection[UUID]) -> PartitionPlan:
     """Keep the deletions of these segments and the rise of the log start that they need."""
-    kept = tuple(d for d in plan.deletions if d.segment.remote_log_segment_id.id in to)
-    ends = [d.segment.end_offset + 1 for d in kept if d.reason in _RAISES_LOG_START]
-    return replace(plan, deletions=kept, log_start_offset=max(ends, default=None))
+    deletions = tuple(d for d in plan.deletions if d.segment.remote_log_segment_id.id in to)
+    ends = [d.segment.end_offset + 1 for d in deletions if d.reason in _RAISES_LOG_START]
+    return replace(plan, deletions=deletions, log_start_offset=max(ends, default=None))
 
 
 def partition_key(row: Row) -> tuple[str, int]:
@@ -251,6 +254,7 @@ def segment_of(row: Row) -> RemoteLogSegmentMetadata:
         txn_idx_empty=row["txn_idx_empty"],
         broker_leader_epoch=row["broker_leader_epoch"],
         copy_leased=row["copy_leased"],
+        kept_until_ms=row["kept_until_ms"],
     )
 
 
@@ -274,6 +278,7 @@ def segment_columns(segment: RemoteLogSegmentMetadata) -> Row:
         "state": segment.state.name,
         "txn_idx_empty": segment.txn_idx_empty,
         "copy_leased": segment.copy_leased,
+        "kept_until_ms": segment.kept_until_ms,
     }
 
 

@@ -16,7 +16,13 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
     all_segments,
 )
-from services.api.retention import Deletion, DeletionReason, plan_retention, young_copies
+from services.api.retention import (
+    Deletion,
+    DeletionReason,
+    RetentionPlan,
+    plan_retention,
+    young_copies,
+)
 from services.api.segment_batches import MAX_SHARDS, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
@@ -43,8 +49,7 @@ from spark_jobs.sweeps.waves import Key
 BEING_DELETED = "the partition is being deleted; `sediment sweep removal` removes it"
 GONE = "the partition was removed since the scan"
 NO_OWNER = "sediment.retention.owner is not set, so RLM applies retention; set it to sweep"
-PAUSED = "sediment.sweep.paused is set"
-ON_HOLD = "sediment.hold is set"
+ON_HOLD = "on hold; `sediment holds` names the hold"
 NO_REPORT = "no leader has reported yet"
 IN_GRACE = "marked for deletion, within the grace period"
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -56,7 +61,7 @@ PARTITIONS_PER_TASK = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a retention sweep scans, and which partitions it skips without a look.
+    """What a retention sweep scans, and which partitions it skips unread.
 
     Attributes:
         scans: SCANS_SCHEMA.
@@ -85,7 +90,7 @@ def retention_scope(
             tp = summary.topic_id_partition
             if tp.topic_id not in reasons:
                 config = rlmm.topic_config(tp.topic_id).config
-                reasons[tp.topic_id] = _why_skipped(config)
+                reasons[tp.topic_id] = why_skipped(config)
             why = reasons[tp.topic_id]
             if why is None:
                 sizes.setdefault(tp.topic, []).append(_live_segments(summary))
@@ -175,7 +180,7 @@ class RetentionPlanner:
         tp, revision = topic_id_partition_of(first), first["revision"]
         try:
             config = self._config(tp.topic_id)
-            skipped = BEING_DELETED if first["delete_state"] else _why_skipped(config.config)
+            skipped = BEING_DELETED if first["delete_state"] else why_skipped(config.config)
             if skipped is not None:
                 left = () if skipped == BEING_DELETED else chain([first], rows)
                 return self._skipped_plan(tp, revision, config, skipped, left)
@@ -224,7 +229,7 @@ class RetentionPlanner:
         config = self._config(tp.topic_id)
         # Read before the segments: if they show a newer revision, RLMM refuses the marks.
         revision = self._rlmm.partition_state(tp).revision
-        skipped = _why_skipped(config.config)
+        skipped = why_skipped(config.config)
         if skipped is not None:
             return PartitionPlan(tp, revision, config.revision, skipped=skipped)
         segments = list(all_segments(self._rlmm, tp))
@@ -242,16 +247,20 @@ class RetentionPlanner:
         young = young_copies(segments, state.read_at_ms, self._copy_grace_ms)
         being_copied = {segment.remote_log_segment_id.id for segment in young}
         made = plan_retention(
-            segments, state, config.config, being_copied=being_copied, now_ms=state.read_at_ms
+            segments,
+            state,
+            config.config,
+            config.earlier_config,
+            being_copied=being_copied,
+            now_ms=state.read_at_ms,
         )
-        nothing_new = ON_HOLD if config.config.hold else None
         return PartitionPlan(
             topic_id_partition=tp,
             revision=revision,
             config_revision=config.revision,
             log_start_offset=made.log_start_offset,
-            skipped=nothing_new or (NO_REPORT if state.report is None else None),
-            notes=made.notes,
+            skipped=NO_REPORT if state.report is None else None,
+            notes=(*made.notes, *_waiting(made)),
             deletions=made.deletions,
             earlier_plans=earlier,
             tier_segments=len(segments),
@@ -264,23 +273,21 @@ class RetentionPlanner:
         return self._configs[topic_id]
 
 
-def why_retention_stops(config: TopicConfig) -> str | None:
-    """Explain why retention begins no further deletion of a topic; None if it may."""
-    return ON_HOLD if config.hold else _why_skipped(config)
+def _waiting(plan: RetentionPlan) -> Iterator[str]:
+    if plan.waiting:
+        yield (
+            f"{len(plan.waiting)} segments wait that only changed settings delete; "
+            "`sediment retention` shows until when"
+        )
 
 
-def why_removal_stops(config: TopicConfig) -> str | None:
-    """Explain why no removal of a topic's partitions goes on; None if it may."""
-    return ON_HOLD if config.hold else None
-
-
-def _why_skipped(config: TopicConfig) -> str | None:
+def why_skipped(config: TopicConfig) -> str | None:
     """Explain why a sweep skips a topic; None if it does not."""
     if config.retention_owner is None:
         return NO_OWNER
     if config.retention_owner is not RetentionOwner.SWEEP:
         return f"sediment.retention.owner is {config.retention_owner.value}"
-    return PAUSED if config.sweep_paused else None
+    return None
 
 
 def _segments_and_plan_ids(
@@ -331,6 +338,7 @@ def deleted_partitions(
             "delete_state": None if each.delete_state is None else each.delete_state.name,
             "marked_at_ms": each.marked_at_ms,
             "read_at_ms": each.read_at_ms,
+            "is_on_hold": each.is_on_hold,
         }
         for each in summaries
     ]
@@ -356,6 +364,7 @@ def summary_of(row: Row) -> PartitionSummary:
         row["revision"],
         row["marked_at_ms"],
         row["read_at_ms"],
+        is_on_hold=row["is_on_hold"],
     )
 
 
@@ -372,33 +381,32 @@ def plan_removals(
         yield from batches_of(chain.from_iterable(map(rows_of, plans)), PLAN_SCHEMA)
 
 
-def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> PartitionPlan:
+def plan_removal(summary: PartitionSummary, grace_ms: int) -> PartitionPlan:
     """Plan a MARKED or STARTED partition; RLMM refuses the marks under a later hold."""
     marked_at_ms = summary.marked_at_ms or 0
     waits = summary.delete_state is _MARKED and summary.read_at_ms - marked_at_ms < grace_ms
     return PartitionPlan(
         topic_id_partition=summary.topic_id_partition,
         revision=summary.revision,
-        skipped=ON_HOLD if is_on_hold else IN_GRACE if waits else None,
+        skipped=ON_HOLD if summary.is_on_hold else IN_GRACE if waits else None,
     )
 
 
 class RemovalPlanner:
-    """Plan removals page by page; read each topic's settings once. Not thread-safe."""
+    """Plan removals page by page."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager, grace_ms: int) -> None:
         self._rlmm = rlmm
         self._grace_ms = grace_ms
-        self._holds: dict[UUID, bool] = {}
 
     def plans(self, topic: str) -> Iterator[PartitionPlan]:
         """Plan the MARKED and STARTED partitions of topics with this name; empty for all."""
         for summary in all_partitions(self._rlmm, topic=topic, delete_states=_BEING_DELETED):
-            yield plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
+            yield plan_removal(summary, self._grace_ms)
 
     def plan_with_segments(self, summary: PartitionSummary) -> PartitionPlan:
         """Plan a MARKED or STARTED partition and all its segments."""
-        plan = plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
+        plan = plan_removal(summary, self._grace_ms)
         tp = plan.topic_id_partition
         if plan.skipped is not None:
             return plan
@@ -426,13 +434,6 @@ class RemovalPlanner:
             f"partition {topic_id_partition} changed since the plan was made: it is no longer "
             "marked for deletion"
         )
-
-    def _is_on_hold(self, summary: PartitionSummary) -> bool:
-        topic_id = summary.topic_id_partition.topic_id
-        if topic_id not in self._holds:
-            stored = self._rlmm.topic_config(topic_id)
-            self._holds[topic_id] = stored.config.hold
-        return self._holds[topic_id]
 
 
 def _removal_or_rest(segment: RemoteLogSegmentMetadata) -> Deletion:

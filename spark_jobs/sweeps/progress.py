@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from threading import Event, Thread
 
 SILENT_S = 4.0
-"""How long nothing is said while something runs."""
+"""The longest silence while something runs."""
 
 
 @contextmanager
 def still_said(say: Callable[[str], None], what: str, silent_s: float = SILENT_S) -> Iterator[None]:
-    """Say `what`, and say it again with its time every `silent_s` seconds until the block ends."""
+    """Print `what`, and again with its time every `silent_s` seconds until the block ends."""
     say(what)
     with said_every(silent_s, lambda past_s: say(f"{what}: {past_s:.0f} s so far")):
         yield

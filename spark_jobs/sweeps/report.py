@@ -1,4 +1,4 @@
-"""Report the results of a sweep in one JSON document; keep many segments in Parquet beside it."""
+"""Report the results of a sweep in one JSON document; many segments go into Parquet beside it."""
 
 import json
 from collections import Counter
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import nlargest
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from services.api.ids import uuid_to_text
 from services.api.retention import DeletionReason
 from spark_jobs.sweeps.plan import (
     DELETED,
+    DELETED_BY_ANOTHER,
     FAILED,
     MARKED,
     PARTITION,
@@ -45,11 +45,12 @@ COUNTS = (
     "resumed_segments",
     "deleted_segments",
     "deleted_bytes",
+    "deleted_by_another_segments",
     "refused_segments",
     "failed_segments",
 )
-"""Counts of segments: planned = deleted + refused + failed if the plan was executed. Resumed are
-those of the planned ones that an earlier run had marked."""
+"""Counts of segments: planned = deleted + deleted by another + refused + failed if the plan was
+executed. Resumed are those of the planned ones that an earlier run had marked."""
 
 PARTITION_KEYS = (
     "topic_id",
@@ -190,14 +191,14 @@ class _Ended:
 
 
 class Document:
-    """Write the report of a sweep, wave by wave; hold the segments of one wave in memory."""
+    """Write the report of a sweep, wave by wave, with the segments of one wave in memory."""
 
     def __init__(
         self, path: Path, header: Header, heads: Iterable[Head], segments_name: str | None
     ) -> None:
         """Args:
-        path: of the JSON document; the segments' file is beside it.
-        segments_name: the name that the segments' file has in the end; None if it is not kept, so
+        path: of the JSON document; the segments' file is in the same directory.
+        segments_name: the name that the segments' file has in the end; None if it is not stored, so
             that the document has all segments.
         """
         self._path = path
@@ -216,12 +217,7 @@ class Document:
     def __enter__(self) -> "Document":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._writer is not None:
             self._writer.close()
 
@@ -256,6 +252,7 @@ class Document:
         if outcome == DELETED:
             counts["deleted_segments"] += 1
             counts["deleted_bytes"] += size_bytes
+        counts["deleted_by_another_segments"] += outcome == DELETED_BY_ANOTHER
         counts["refused_segments"] += outcome == REFUSED
         counts["failed_segments"] += outcome in (FAILED, MARKED)
         if error is not None:
@@ -314,7 +311,7 @@ class Document:
         return SweepReport(header, outcome, totals, planned, self._errors)
 
     def _inline_segments(self) -> Iterator[str]:
-        """Yield the segments that the document has; all of them if no file of theirs is kept."""
+        """Yield the segments that the document has; all of them if no file of theirs is stored."""
         if self._file is None:
             yield from self._inline
         elif self._segments_name is None:

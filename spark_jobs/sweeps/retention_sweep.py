@@ -2,18 +2,18 @@
 
 from functools import partial
 
-from services.api.operations import SweepKind
+from services.api.operations import RunKind
 from services.api.topic_config import RetentionOwner
 from services.workflows.deletion import Deleter
 from spark_jobs.options import SweepConfig
 from spark_jobs.sweeps.execution import delete_marked
 from spark_jobs.sweeps.marking import mark_retention
-from spark_jobs.sweeps.planning import plan_scans, retention_scope, why_retention_stops
+from spark_jobs.sweeps.planning import plan_scans, retention_scope, why_skipped
 from spark_jobs.sweeps.report import SweepReport
 from spark_jobs.sweeps.stages import Engine
 from spark_jobs.sweeps.sweep import Stages, SweepRun, record, sweep
 
-JOB = "retention_sweep"
+JOB = "sweep retention"
 
 
 def run(engine: Engine, this: SweepRun, config: SweepConfig) -> SweepReport:
@@ -34,9 +34,8 @@ def run(engine: Engine, this: SweepRun, config: SweepConfig) -> SweepReport:
             delete=partial(
                 delete_marked, services=services, deleter=deleter, batch_size=options.batch_size
             ),
-            read_config=lambda topic_id: rlmm.topic_config(topic_id).config,
-            why_stops=why_retention_stops,
+            why_stops=lambda topic_id: why_skipped(rlmm.topic_config(topic_id).config),
             skipped=scope.skipped,
         )
         report = sweep(engine, stages, options, this)
-        return record(rlmm, SweepKind.RETENTION, options, this, report)
+        return record(rlmm, RunKind.RETENTION, options, this, report)

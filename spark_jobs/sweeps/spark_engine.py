@@ -1,4 +1,4 @@
-"""Run the stages of a sweep on Spark, and keep their rows as Parquet in a directory of any kind."""
+"""Run the stages of a sweep on Spark, and store their rows as Parquet in any directory."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.spark_schemas import spark_schema
+from spark_jobs.spark_session import text_of
 from spark_jobs.sweeps.plan import ROWS_PER_BATCH
 from spark_jobs.sweeps.stages import EVERYTHING, Selection, Stored, Task
 from spark_jobs.sweeps.sweep_error import SweepError
@@ -28,7 +29,7 @@ _CAUSES = (
     re.compile(r"Job aborted due to stage failure: (?P<cause>.+)$", re.M),
     re.compile(r"^(?P<cause>[\w.]+(?:Error|Exception): .+)$", re.M),
 )
-_HINT = "run the command again, with --work-dir to keep Spark's log"
+_HINT = "run the command again, with --work-dir, which keeps Spark's log"
 _IS_DIRECTORY = re.compile(r"Mkdirs|FileSystem|AccessDenied|AccessControl|NoSuchBucket|hadoop\.fs")
 
 
@@ -52,7 +53,7 @@ class SparkEngine:
 
     @property
     def attempts_at_once(self) -> int:
-        """Return 2 if Spark may run a second copy of a slow task beside the first one."""
+        """Return 2 if Spark may run a second copy of a slow task while the first one runs."""
         conf = self._spark.sparkContext.getConf()
         return 2 if conf.get("spark.speculation", "false") == "true" else 1
 
@@ -127,7 +128,7 @@ def spark_errors(directory: str | None = None, hint: str = _HINT) -> Iterator[No
     """
     try:
         yield
-    except (PySparkException, Py4JError) as e:
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as e:
         cause = cause_of(e)
         if directory is not None and _IS_DIRECTORY.search(cause):
             raise SweepError(
@@ -143,18 +144,18 @@ def raised_in_task(error: Exception, kinds: Sequence[type[Exception]]) -> str | 
     Args:
         kinds: of services.api.errors.
     """
-    found = _OURS.search(str(error))
-    if found is None or found["name"] not in {kind.__name__ for kind in kinds}:
+    match = _OURS.search(text_of(error))
+    if match is None or match["name"] not in {kind.__name__ for kind in kinds}:
         return None
-    return found["cause"].strip()
+    return match["cause"].strip()
 
 
 def cause_of(error: Exception) -> str:
     """Find the cause of a failed Spark job; return it as one line."""
-    text = str(error)
+    text = text_of(error)
     for pattern in _CAUSES:
-        found = pattern.search(text)
-        if found is not None:
-            return found["cause"].strip()
+        match = pattern.search(text)
+        if match is not None:
+            return match["cause"].strip()
     lines = [line.strip(": ") for line in text.split("\n") if line.strip()]
     return f"Spark: {' '.join(lines[:2]) or type(error).__name__}"

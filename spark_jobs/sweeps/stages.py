@@ -1,4 +1,4 @@
-"""Define what an engine does for a sweep: run a stage in tasks, keep its rows, read them again."""
+"""Define what an engine does for a sweep: run a stage in tasks, store its rows, read them again."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,24 +49,24 @@ class Selection:
         Args:
             column: makes the expression of a column of this name.
         """
-        found = []
+        conditions = []
         if self.kind is not None:
-            found.append(column("kind") == self.kind)
+            conditions.append(column("kind") == self.kind)
         if self.outcome is not None:
-            found.append(column("outcome") == self.outcome)
+            conditions.append(column("outcome") == self.outcome)
         if self.wave is None:
-            return found
+            return conditions
         topic, topic_id, partition = column("topic"), column("topic_id"), column("partition")
         first, last = self.wave.first, self.wave.last
         above = (topic_id > first[1]) | ((topic_id == first[1]) & (partition >= first[2]))
         below = (topic_id < last[1]) | ((topic_id == last[1]) & (partition <= last[2]))
-        found.append((topic > first[0]) | ((topic == first[0]) & above))
-        found.append((topic < last[0]) | ((topic == last[0]) & below))
+        conditions.append((topic > first[0]) | ((topic == first[0]) & above))
+        conditions.append((topic < last[0]) | ((topic == last[0]) & below))
         if (positions := self.wave.positions) is not None:
             position = column("position")
             inside = (position >= positions.start) & (position < positions.stop)
-            found.append((column("kind") == PARTITION) | inside)
-        return found
+            conditions.append((column("kind") == PARTITION) | inside)
+        return conditions
 
 
 EVERYTHING = Selection()
@@ -85,17 +85,17 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The value of --engine."""
+        """Return the value of --engine."""
         ...
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once."""
+        """Return how many tasks run at once."""
         ...
 
     @property
     def attempts_at_once(self) -> int:
-        """How many attempts of one task may run at once; each paces itself."""
+        """Return how many attempts of one task may run at once; each paces itself."""
         ...
 
     def require_room(self, segments: int) -> None:

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from uuid import UUID
 
 import pyarrow as pa
 
 from services.api.errors import RemoteStorageError
-from services.api.operations import SweepKind, SweepOutcome, SweepRecord
+from services.api.operations import RunCounts, RunKind, RunOutcome, ToolRun
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.topic_config import TopicConfig
 from services.common.failpoints import failpoint
 from spark_jobs.options import SweepOptions
-from spark_jobs.sweeps.budget import Permission, Size, WhySkipped, over_budget, topics_over_budget
+from spark_jobs.sweeps.budget import Permission, Size, WhyStops, over_budget, topics_over_budget
 from spark_jobs.sweeps.marking import now_ms
 from spark_jobs.sweeps.plan import (
     DELETED_SCHEMA,
@@ -66,8 +64,7 @@ class Stages:
         finish: MARKED_SCHEMA, marked partitions, to FINISHED_SCHEMA; None for no such stage.
         skipped: partitions that are not planned at all, by key, and why.
         uncounted: the sizes of partitions of these topics whose segments the plan does not count.
-        read_config: returns the settings of a topic as they are now.
-        why_stops: says why settings forbid a further deletion.
+        why_stops: reads a topic's settings as they are now.
     """
 
     inputs: pa.Table
@@ -75,8 +72,7 @@ class Stages:
     plan: Task
     mark: PacedTask
     delete: PacedTask
-    read_config: Callable[[UUID], TopicConfig]
-    why_stops: WhySkipped
+    why_stops: WhyStops
     finish: Task | None = None
     skipped: Mapping[Key, str] = field(default_factory=dict)
     uncounted: Mapping[Key, Size] = field(default_factory=dict)
@@ -97,7 +93,7 @@ class SweepRun:
 
     @property
     def segments(self) -> Path:
-        """The file beside the document that has its segments if they are many."""
+        """Return the file that has the document's segments if they are many."""
         return self.directory / f"{DOCUMENT_NAME}{SEGMENTS_SUFFIX}"
 
 
@@ -133,7 +129,7 @@ def sweep(engine: Engine, stages: Stages, options: SweepOptions, run: SweepRun) 
 
 def record(
     rlmm: RemoteLogMetadataManager,
-    kind: SweepKind,
+    kind: RunKind,
     options: SweepOptions,
     run: SweepRun,
     report: SweepReport,
@@ -145,19 +141,20 @@ def record(
     if options.apply:
         counts, started_at_ms = report.totals.counts, report.header.started_at_ms
         try:
-            rlmm.report_sweep_run(
-                SweepRecord(
-                    kind,
-                    options.topics,
-                    run.plan_id,
-                    SweepOutcome[report.outcome],
-                    duration_ms=max(now_ms() - started_at_ms, 0),
-                    planned_segments=counts["planned_segments"],
-                    deleted_segments=counts["deleted_segments"],
-                    deleted_bytes=counts["deleted_bytes"],
-                    failed_segments=counts["failed_segments"],
-                )
+            done = ToolRun(
+                kind,
+                run.plan_id,
+                RunOutcome[report.outcome],
+                options.topics,
+                duration_ms=max(now_ms() - started_at_ms, 0),
             )
+            totals = RunCounts(
+                segments=counts["planned_segments"],
+                done_segments=counts["deleted_segments"],
+                done_bytes=counts["deleted_bytes"],
+                failed_segments=counts["failed_segments"],
+            )
+            rlmm.report_tool_run(done, [totals])
         except RemoteStorageError as e:
             run.say(f"this run is not recorded: {e}")
     return report
@@ -173,7 +170,7 @@ def _execute(
     document: Document,
 ) -> None:
     too_much = topics_over_budget(heads, options.max_topic_percent, stages.uncounted)
-    permission = Permission(stages.read_config, stages.why_stops, too_much)
+    permission = Permission(stages.why_stops, too_much)
     waves = waves_of(heads, permission.refusal_of, _wave_segments(engine, options))
     for number, wave in enumerate(waves):
         if wave.refusal is not None:
@@ -235,14 +232,14 @@ def _execute_wave(
 
 
 def _segments_name(options: SweepOptions, run: SweepRun) -> str | None:
-    """Return the name of the segments' file where it is kept; None if it is not."""
+    """Return the name of the segments' file; None if it goes with the run's own directory."""
     if options.report is not None:
         return f"{options.report.name}{SEGMENTS_SUFFIX}"
     return None if options.local_work_dir is None else run.segments.name
 
 
 def _wave_segments(engine: Engine, options: SweepOptions) -> int:
-    """Return how large a wave may be: at a rate, what tasks that all run at once can hold."""
+    """Return how large a wave may be: at a rate, what tasks that all run at once can have."""
     if options.segments_per_s is None:
         return options.wave_segments
     return min(options.wave_segments, engine.parallelism * SEGMENTS_PER_TASK)

@@ -101,8 +101,8 @@ def waves_of(
 
     Args:
         heads: in order of their keys; those without work begin no wave.
-        refusal_of: says why nothing of a partition may be deleted; asked as late as possible, when
-            the wave before is done.
+        refusal_of: returns why nothing of a partition may be deleted; called as late as possible,
+            when the wave before is done.
     """
     gathered: list[Head] = []
     segments, refusal = 0, None

@@ -1,1 +1,1 @@
-"""Read what RLMM keeps as tables of Spark: `spark.read.format("sediment")`."""
+"""Read RLMM's metadata as tables of Spark: `spark.read.format("sediment")`."""

@@ -16,15 +16,15 @@ EPOCHS = pa.list_(pa.field("element", EPOCH))
 
 
 def micros(time_ms: int | None) -> int | None:
-    """Convert a time to that of a column; None if there is none, or none that Spark can hold."""
+    """Convert a time to that of a column; None without one that Spark can represent."""
     return None if time_ms is None or not 0 <= time_ms <= LAST_MS else time_ms * 1_000
 
 
 def micros_of(times_ms: pa.Array) -> pa.Array:
     """Convert a column of milliseconds as `micros` does."""
     fits = pc.and_(pc.greater_equal(times_ms, 0), pc.less_equal(times_ms, LAST_MS))
-    kept = pc.if_else(fits, times_ms, pa.scalar(None, pa.int64()))
-    return pc.multiply(kept, 1_000).cast(TIMESTAMP)
+    valid_ms = pc.if_else(fits, times_ms, pa.scalar(None, pa.int64()))
+    return pc.multiply(valid_ms, 1_000).cast(TIMESTAMP)
 
 
 def kafka_ids(uuids: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ from services.api.partitions import EventQuery, PartitionEvent
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_events
 from spark_jobs.sweeps.plan import Row, batches_of
 from spark_jobs.tables.columns import INT, LONG, STRING, TIMESTAMP, micros, text_or_none
-from spark_jobs.tables.table import Table, Wanted, in_shards, known_partitions
+from spark_jobs.tables.table import Table, TableQuery, in_shards, known_partitions
 
 
 class EventsTable(Table):
@@ -43,16 +43,16 @@ class EventsTable(Table):
     )
     filters: ClassVar = ("topic", "topicId", "partition")
 
-    def tasks(self, rlmm: RemoteLogMetadataManager, wanted: Wanted) -> list[Any]:
+    def tasks(self, rlmm: RemoteLogMetadataManager, query: TableQuery) -> list[Any]:
         known = [
             tp
-            for summary in known_partitions(rlmm, wanted)
+            for summary in known_partitions(rlmm, query)
             for tp in [summary.topic_id_partition]
-            if tp.topic_id in (wanted.topic_ids or {tp.topic_id})
-            and tp.partition in (wanted.partitions or {tp.partition})
+            if tp.topic_id in (query.topic_ids or {tp.topic_id})
+            and tp.partition in (query.partitions or {tp.partition})
         ]
-        removed = sorted(set(_named_wholly(wanted)) - set(known))
-        return in_shards([*known, *removed], wanted.shards)
+        removed = sorted(set(_named_wholly(query)) - set(known))
+        return in_shards([*known, *removed], query.shards)
 
     def batches(
         self, rlmm: RemoteLogMetadataManager, task: list[TopicIdPartition]
@@ -69,13 +69,13 @@ def _rows(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Iterator[Row]
         return  # there never was such a partition, or its events were purged
 
 
-def _named_wholly(wanted: Wanted) -> Iterator[TopicIdPartition]:
+def _named_wholly(query: TableQuery) -> Iterator[TopicIdPartition]:
     """Yield the partitions that name, id and number give, which RLMM need not know any more."""
-    if len(wanted.topics) != 1:
+    if len(query.topics) != 1:
         return
-    [name] = wanted.topics
-    for topic_id in wanted.topic_ids:
-        for number in wanted.partitions:
+    [name] = query.topics
+    for topic_id in query.topic_ids:
+        for number in query.partitions:
             try:
                 yield TopicIdPartition(topic_id, name, number)
             except InvalidRequestError:

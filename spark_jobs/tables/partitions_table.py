@@ -12,7 +12,7 @@ from services.api.partitions import PartitionState, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
 from spark_jobs.sweeps.plan import Row, batches_of
 from spark_jobs.tables.columns import EPOCHS, INT, LONG, STRING, TIMESTAMP, epoch_rows, micros
-from spark_jobs.tables.table import Table, Wanted, in_shards, known_partitions
+from spark_jobs.tables.table import Table, TableQuery, in_shards, known_partitions
 
 _GAP = pa.struct({"start_offset": LONG, "end_offset": LONG, "kind": STRING})
 _GAPS = pa.list_(pa.field("element", _GAP))
@@ -43,15 +43,15 @@ class PartitionsTable(Table):
             "log_end_offset": LONG,
             "high_watermark": LONG,
             "last_stable_offset": LONG,
-            "only_local_bytes": LONG,
+            "lag_bytes": LONG,
             "copied_through_offset": LONG,
         }
     )
     filters: ClassVar = ("topic", "state")
     states: ClassVar = tuple(RemotePartitionDeleteState.__members__)
 
-    def tasks(self, rlmm: RemoteLogMetadataManager, wanted: Wanted) -> list[Any]:
-        return in_shards(list(known_partitions(rlmm, wanted)), wanted.shards)
+    def tasks(self, rlmm: RemoteLogMetadataManager, query: TableQuery) -> list[Any]:
+        return in_shards(list(known_partitions(rlmm, query)), query.shards)
 
     def batches(
         self, rlmm: RemoteLogMetadataManager, task: list[PartitionSummary]
@@ -97,7 +97,7 @@ def _row(summary: PartitionSummary, state: PartitionState) -> Row:
             "log_end_offset": report.log_end_offset,
             "high_watermark": report.high_watermark,
             "last_stable_offset": report.last_stable_offset,
-            "only_local_bytes": report.only_local_bytes,
+            "lag_bytes": report.lag_bytes,
             "copied_through_offset": report.copied_through_offset,
         }
     return row

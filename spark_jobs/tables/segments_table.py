@@ -18,7 +18,7 @@ from spark_jobs.tables.columns import (
     kafka_ids,
     micros_of,
 )
-from spark_jobs.tables.table import Table, Wanted
+from spark_jobs.tables.table import Table, TableQuery
 
 _SAME = (
     "topic",
@@ -73,10 +73,10 @@ class SegmentsTable(Table):
         if state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
     )
 
-    def tasks(self, rlmm: RemoteLogMetadataManager, wanted: Wanted) -> list[Any]:
-        states = tuple(RemoteLogSegmentState[name] for name in wanted.states)
-        names = wanted.topics or ("",)
-        each = max(wanted.shards // len(names), 1)
+    def tasks(self, rlmm: RemoteLogMetadataManager, query: TableQuery) -> list[Any]:
+        states = tuple(RemoteLogSegmentState[name] for name in query.states)
+        names = query.topics or ("",)
+        each = max(query.shards // len(names), 1)
         return [SegmentScan(shard, each, states, name) for name in names for shard in range(each)]
 
     def batches(

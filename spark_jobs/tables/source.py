@@ -14,7 +14,8 @@ from spark_jobs.spark_schemas import spark_schema
 from spark_jobs.tables.events_table import EventsTable
 from spark_jobs.tables.partitions_table import PartitionsTable
 from spark_jobs.tables.segments_table import SegmentsTable
-from spark_jobs.tables.table import DEFAULT_SHARDS, FILTERS, Table, Wanted, check_known
+from spark_jobs.tables.table import DEFAULT_SHARDS, FILTERS, Table, TableQuery, check_known
+from spark_jobs.worker_errors import one_line_errors
 
 NAME = "sediment"
 TABLES: dict[str, Table] = {
@@ -23,6 +24,7 @@ TABLES: dict[str, Table] = {
 OPTIONS = ("table", *(name for name in CONNECTION if name != "rsm"), *FILTERS, "shards")
 
 
+@one_line_errors
 class SedimentTables(DataSource):
     """The data source `sediment`."""
 
@@ -36,35 +38,36 @@ class SedimentTables(DataSource):
         return spark_schema(table.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options, table, wanted = self._checked()
+        options, table, query = self._checked()
         if schema.fieldNames() != table.columns.names:
             raise InvalidRequestError(f"the table {table.name} has its own columns; give no schema")
         services = options.services("rlmm")
         with services.connected_rlmm() as rlmm:
-            check_known(rlmm, wanted)
-        return TableReader(services, table, wanted)
+            check_known(rlmm, query)
+        return TableReader(services, table, query)
 
-    def _checked(self) -> tuple[SourceOptions, Table, Wanted]:
+    def _checked(self) -> tuple[SourceOptions, Table, TableQuery]:
         options = SourceOptions(self.options, OPTIONS)
         table = TABLES[options.choice("table", TABLES, SegmentsTable.name)]
         shards = options.number("shards", None, 1, MAX_SHARDS) or DEFAULT_SHARDS
-        return options, table, table.wanted(options, shards)
+        return options, table, table.query(options, shards)
 
 
+@one_line_errors
 class TableReader(DataSourceReader):
     """Read a table.
 
-    It takes no filters of a query: Spark gives a reader's filters to later queries of the frame.
+    It accepts no filters of a query: Spark gives a reader's filters to later queries of the frame.
     """
 
-    def __init__(self, services: Services, table: Table, wanted: Wanted) -> None:
+    def __init__(self, services: Services, table: Table, query: TableQuery) -> None:
         self._services = services
         self._table = table
-        self._wanted = wanted
+        self._query = query
 
     def partitions(self) -> Sequence[InputPartition]:
         with self._services.connected_rlmm() as rlmm:
-            return [InputPartition(task) for task in self._table.tasks(rlmm, self._wanted)]
+            return [InputPartition(task) for task in self._table.tasks(rlmm, self._query)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark reads one task if there are none

@@ -17,15 +17,15 @@ from services.api.remote_log_metadata_manager import (
 from spark_jobs.source_options import SourceOptions, bad_option
 
 FILTERS = ("topic", "topicId", "partition", "state")
-"""The options that restrict what RLMM is asked for."""
+"""The options that restrict what is requested of RLMM."""
 
 DEFAULT_SHARDS = 8
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a read asks RLMM for.
+class TableQuery:
+    """What a read requests of RLMM.
 
     Attributes:
         topics: names; empty for all.
@@ -56,14 +56,14 @@ class Table(ABC):
     states: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
-    def tasks(self, rlmm: RemoteLogMetadataManager, wanted: Wanted) -> list[Any]:
+    def tasks(self, rlmm: RemoteLogMetadataManager, query: TableQuery) -> list[Any]:
         """Plan what each task reads; every row is read by one task."""
 
     @abstractmethod
     def batches(self, rlmm: RemoteLogMetadataManager, task: Any) -> Iterator[pa.RecordBatch]:
         """Read a task."""
 
-    def wanted(self, options: SourceOptions, shards: int) -> Wanted:
+    def query(self, options: SourceOptions, shards: int) -> TableQuery:
         """Read the options.
 
         Raises:
@@ -76,7 +76,7 @@ class Table(ABC):
             if state not in self.states:
                 allowed = ", ".join(self.states)
                 raise bad_option("state", f"must be one of {allowed}, is {state[:64]!r}")
-        return Wanted(
+        return TableQuery(
             options.texts("topic"),
             options.uuids("topicId"),
             options.numbers("partition"),
@@ -85,9 +85,9 @@ class Table(ABC):
         )
 
 
-def check_known(rlmm: RemoteLogMetadataManager, wanted: Wanted) -> None:
+def check_known(rlmm: RemoteLogMetadataManager, query: TableQuery) -> None:
     """Raise InvalidRequestError if RLMM does not know a topic; one named by its id may be gone."""
-    for topic in () if wanted.topic_ids else wanted.topics:
+    for topic in () if query.topic_ids else query.topics:
         if not rlmm.list_partitions(topic=topic, page_size=1).partitions:
             raise bad_option(
                 "topic",
@@ -96,10 +96,12 @@ def check_known(rlmm: RemoteLogMetadataManager, wanted: Wanted) -> None:
             )
 
 
-def known_partitions(rlmm: RemoteLogMetadataManager, wanted: Wanted) -> Iterator[PartitionSummary]:
-    """Yield the known partitions of the wanted topics, one page in memory at a time."""
-    states = [RemotePartitionDeleteState[name] for name in wanted.states]
-    for topic in wanted.topics or ("",):
+def known_partitions(
+    rlmm: RemoteLogMetadataManager, query: TableQuery
+) -> Iterator[PartitionSummary]:
+    """Yield the known partitions of the query's topics, one page in memory at a time."""
+    states = [RemotePartitionDeleteState[name] for name in query.states]
+    for topic in query.topics or ("",):
         yield from all_partitions(rlmm, topic=topic, delete_states=states)
 
 

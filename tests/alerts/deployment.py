@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentState
 from services.local.certificates import Certificate, CertificateAuthority
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlmm.database import schema
@@ -19,6 +18,7 @@ from tests.harness.certificates import OPERATOR
 from tests.harness.eventually import eventually
 from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.metadata_broker import MetadataBroker, metadata
 from tests.harness.proxy import TcpProxy
 from tests.harness.synthetic_log import make_log_dir, roll_segment
@@ -110,14 +110,14 @@ class Deployment:
 
     def configure(self, topic: str, settings: dict[str, str]) -> None:
         with self.world.metadata() as rlmm:
-            rlmm.put_topic_config(self.name(topic).topic_id, settings)
+            rlmm.put_topic_config(self.name(topic).topic_id, settings, now=True)
 
 
 @contextmanager
 def deployed(directory: Path) -> Iterator[Deployment]:
     """Start everything, with one segment of each topic in the tier."""
     with ExitStack() as ending:
-        postgres = ending.enter_context(EmbeddedPostgres(directory / "postgres"))
+        postgres = ending.enter_context(DatabaseServer(directory / "postgres"))
         database_url = postgres.create_database("alerts")
         schema.upgrade(database_url)
         s3 = SeaweedFS(directory / "s3")

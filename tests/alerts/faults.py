@@ -22,6 +22,7 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.alerts.deployment import CONNECTIONS, Deployment
 from tests.harness.faults import Answer, Delay
+from tests.harness.proxy import TcpProxy
 from tests.harness.read_loop import ReadLoop
 
 _WRITES = ("PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
@@ -45,6 +46,21 @@ class Fault:
     what: str
     alerts: tuple[str, ...]
     happens: Callable[[Deployment], AbstractContextManager[None]]
+
+
+Act = Callable[[Deployment], object]
+
+
+def _between(begin: Act, end: Act) -> Callable[[Deployment], AbstractContextManager[None]]:
+    """Return a fault that begins and ends with one act each."""
+
+    @contextmanager
+    def happens(deployment: Deployment) -> Iterator[None]:
+        begin(deployment)
+        yield
+        end(deployment)
+
+    return happens
 
 
 @contextmanager
@@ -213,12 +229,9 @@ def _no_index_cache(deployment: Deployment) -> Iterator[None]:
     deployment.index_cache.unlink()
 
 
-@contextmanager
-def _no_broker(deployment: Deployment) -> Iterator[None]:
-    deployment.broker.refuse_connections()
-    deployment.broker.cut_connections()
-    yield
-    deployment.broker.accept_connections()
+def _refuse(proxy: TcpProxy) -> None:
+    proxy.refuse_connections()
+    proxy.cut_connections()
 
 
 @contextmanager
@@ -232,19 +245,6 @@ def _tls_calls(deployment: Deployment, shown: Certificate) -> Iterator[None]:
         rsm = RemoteStorageManagerClient(channel, address)
         with _often(lambda: list(rsm.fetch_log_segment(segment, 0))):
             yield
-
-
-@contextmanager
-def _denied(deployment: Deployment) -> Iterator[None]:
-    with _tls_calls(deployment, deployment.stranger):
-        yield
-
-
-@contextmanager
-def _short_certificate(deployment: Deployment) -> Iterator[None]:
-    deployment.authority.issue("server", valid_until=datetime.now(UTC) + 6 * _DAY)
-    yield
-    deployment.authority.issue("server")
 
 
 @contextmanager
@@ -263,45 +263,19 @@ def _replace(path: Path, content: str) -> None:
     making.replace(path)
 
 
-@contextmanager
-def _old_verification(deployment: Deployment) -> Iterator[None]:
-    """Make the last verification 46 days old, which no test can wait for."""
-    _age_verifications(deployment, "-")
-    yield
-    _age_verifications(deployment, "+")
-
-
-def _age_verifications(deployment: Deployment, sign: str) -> None:
+def _age_upkeep(deployment: Deployment, sign: str) -> None:
+    """Make verifications and maintenance 46 days older, which no test can wait for, or younger."""
     engine = create_database_engine(deployment.world.database_url)
     try:
         with engine.begin() as connection:
-            aged = f"UPDATE verifications SET ended_at = ended_at {sign} interval '46 days'"
+            aged = f"UPDATE tool_runs SET ended_at = ended_at {sign} interval '46 days'"
             changed = connection.execute(text(aged))
             assert changed.rowcount > 0
+            # The maintenance's age, as none ran.
+            made = f"UPDATE deployment SET made_at = made_at {sign} interval '46 days'"
+            connection.execute(text(made))
     finally:
         engine.dispose()
-
-
-@contextmanager
-def _killed(deployment: Deployment) -> Iterator[None]:
-    deployment.tls_rsm.kill()
-    yield
-    deployment.tls_rsm.start()
-
-
-@contextmanager
-def _store_gone(deployment: Deployment) -> Iterator[None]:
-    deployment.store.faults.add(Answer(503), times=None)
-    yield
-    deployment.store.faults.clear()
-
-
-@contextmanager
-def _database_gone(deployment: Deployment) -> Iterator[None]:
-    deployment.database.refuse_connections()
-    deployment.database.cut_connections()
-    yield
-    deployment.database.accept_connections()
 
 
 @contextmanager
@@ -321,20 +295,6 @@ def _locked_table(deployment: Deployment) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _failed_job(deployment: Deployment) -> Iterator[None]:
-    deployment.cluster.failed_jobs.set(1)
-    yield
-    deployment.cluster.failed_jobs.set(0)
-
-
-@contextmanager
-def _no_console(deployment: Deployment) -> Iterator[None]:
-    deployment.cluster.available_consoles.set(0)
-    yield
-    deployment.cluster.available_consoles.set(1)
-
-
 ROUNDS: tuple[tuple[Fault, ...], ...] = (
     (
         Fault(
@@ -351,18 +311,25 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
         Fault(
             "RSM is sent a request by an identity without a grant",
             ("SedimentCallsDenied",),
-            _denied,
+            lambda deployment: _tls_calls(deployment, deployment.stranger),
         ),
         Fault(
             "RSM's certificate is replaced by one for six days",
             ("SedimentCertificateEnds",),
-            _short_certificate,
+            _between(
+                lambda d: d.authority.issue("server", valid_until=datetime.now(UTC) + 6 * _DAY),
+                lambda d: d.authority.issue("server"),
+            ),
         ),
-        Fault("the broker's port refuses connections", ("SedimentPollingStalled",), _no_broker),
         Fault(
-            "the last verification is made 46 days old in the database",
-            ("SedimentNotVerified",),
-            _old_verification,
+            "the broker's port refuses connections",
+            ("SedimentPollingStalled",),
+            _between(lambda d: _refuse(d.broker), lambda d: d.broker.accept_connections()),
+        ),
+        Fault(
+            "the last verification and maintenance are made 46 days old in the database",
+            ("SedimentNotVerified", "SedimentNotMaintained"),
+            _between(partial(_age_upkeep, sign="-"), partial(_age_upkeep, sign="+")),
         ),
     ),
     (
@@ -384,21 +351,37 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
             ("SedimentReadersBusy", "SedimentOverloaded", "SedimentCallsQueue"),
             _slow_store,
         ),
-        Fault("a job of the chart fails", ("SedimentJobFailed",), _failed_job),
-        Fault("no replica of the console is available", ("SedimentConsoleDown",), _no_console),
+        Fault(
+            "a job of the chart fails",
+            ("SedimentJobFailed",),
+            _between(
+                lambda d: d.cluster.failed_jobs.set(1), lambda d: d.cluster.failed_jobs.set(0)
+            ),
+        ),
+        Fault(
+            "no replica of the console is available",
+            ("SedimentConsoleDown",),
+            _between(
+                lambda d: d.cluster.available_consoles.set(0),
+                lambda d: d.cluster.available_consoles.set(1),
+            ),
+        ),
     ),
     (
         Fault(
             "the store answers everything with 503",
             ("SedimentStoreErrors", "SedimentStoreSilent"),
-            _store_gone,
+            _between(
+                lambda d: d.store.faults.add(Answer(503), times=None),
+                lambda d: d.store.faults.clear(),
+            ),
         ),
     ),
     (
         Fault(
             "the database's port refuses connections",
             ("SedimentDatabaseErrors", "SedimentDatabaseSilent"),
-            _database_gone,
+            _between(lambda d: _refuse(d.database), lambda d: d.database.accept_connections()),
         ),
     ),
     (
@@ -411,7 +394,7 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
     (
         Fault(
             "one byte of a rolled segment is changed on the broker's disk",
-            ("SedimentPartitionsHeldBack",),
+            ("SedimentPartitionsBlocked",),
             _damaged_log,
         ),
     ),
@@ -426,7 +409,11 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
             ("SedimentIndexCacheFails",),
             _no_index_cache,
         ),
-        Fault("RSM is killed", ("SedimentDown",), _killed),
+        Fault(
+            "RSM is killed",
+            ("SedimentDown",),
+            _between(lambda d: d.tls_rsm.kill(), lambda d: d.tls_rsm.start()),
+        ),
         # Last: the store takes no writes, neither those of other faults.
         Fault(
             "the broker deletes a segment while the store answers writes with 503",

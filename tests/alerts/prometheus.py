@@ -3,23 +3,21 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.request import urlopen
 
 import yaml
 
-from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.process import LOOPBACK, ChildProcess, ServerProcess
 from services.local.stack import own_environment
 from tests.harness.published import ensure_prometheus
 from tools.alerts import rules
 
 _SCRAPE_MS = 1000
-_START_TIMEOUT_MS = 60_000
 _TIMEOUT_S = 10
 
 
-class Prometheus:
+class Prometheus(ServerProcess):
     """Scrapes once a second while it is entered.
 
     Args:
@@ -31,9 +29,7 @@ class Prometheus:
         self._directory = directory
         self._targets = targets
         self._factor = factor
-        self._held_ports: HeldPorts | None = None
-        self._process: ChildProcess | None = None
-        self._address = ""
+        super().__init__()
 
     def firing(self) -> dict[str, list[dict[str, str]]]:
         """Return the labels of all firing alerts by the alert's name."""
@@ -53,21 +49,15 @@ class Prometheus:
         targets = self._get("/api/v1/targets")["activeTargets"]
         return bool(targets) and all(target["health"] == "up" for target in targets)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._directory.mkdir()
         (self._directory / "rules.yaml").write_text(yaml.safe_dump(rules(self._factor)))
         (self._directory / "prometheus.yaml").write_text(yaml.safe_dump(self._configuration()))
-        self._held_ports = start_on_free_ports(1, self._start_on)
-        return self
+        super().start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            self._process.stop()
+    @property
+    def _address(self) -> str:
+        return f"{LOOPBACK}:{self._ports[0]}"
 
     def _configuration(self) -> dict[str, Any]:
         interval = f"{_SCRAPE_MS}ms"
@@ -85,17 +75,14 @@ class Prometheus:
             "scrape_configs": jobs,
         }
 
-    def _start_on(self, ports: Sequence[int]) -> None:
-        self._address = f"{LOOPBACK}:{ports[0]}"
-        command = [
+    def _program(self) -> ChildProcess:
+        command: list[str | Path] = [
             str(ensure_prometheus()),
             f"--config.file={self._directory / 'prometheus.yaml'}",
             f"--storage.tsdb.path={self._directory / 'data'}",
             f"--web.listen-address={self._address}",
         ]
-        self._process = ChildProcess("prometheus", command, self._directory, own_environment({}))
-        self._process.start()
-        self._process.wait_until_ready(self._is_ready, _START_TIMEOUT_MS)
+        return ChildProcess("prometheus", command, self._directory, own_environment({}))
 
     def _is_ready(self) -> bool:
         try:

@@ -1,7 +1,5 @@
 """Test bad clients of RLM's listener: those that leave, stop reading, or want to write."""
 
-from pathlib import Path
-
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -24,11 +22,9 @@ CONNECTIONS = "sediment_rlm_consumer_connections"
 WAITING = "sediment_rlm_delayed_fetches"
 
 
-def test_a_client_that_leaves_during_a_wait_gives_its_thread_back(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
-    with serving_consumers(stack.rlm(log_dir)) as address:
+def test_a_client_that_leaves_during_a_wait_gives_its_thread_back(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    with serving_consumers(stack.rlm()) as address:
         with connected_socket(address) as client:
             client.sendall(framed(fetch_of(NAME.topic_id, 25, max_wait_ms=60_000)))
             eventually(lambda: value_of(WAITING) == 1)
@@ -36,11 +32,11 @@ def test_a_client_that_leaves_during_a_wait_gives_its_thread_back(
 
 
 @pytest.mark.deep
-def test_a_client_that_stops_reading_gives_its_thread_back(stack: Stack, log_dir: Path) -> None:
+def test_a_client_that_stops_reading_gives_its_thread_back(stack: Stack) -> None:
     large = batch(0, payload=bytes(16 * MIB))  # More than the buffers of a connection hold.
-    PartitionFiles(log_dir).segment(0, [large])
+    PartitionFiles(stack.log_dir).segment(0, [large])
     with (
-        serving_consumers(stack.rlm(log_dir), stall_timeout_s=0.3) as address,
+        serving_consumers(stack.rlm(), stall_timeout_s=0.3) as address,
         connected_socket(address, receive_buffer_bytes=64 * 1024) as stalled,
     ):
         stalled.sendall(framed(fetch_of(NAME.topic_id, 0)))
@@ -51,11 +47,9 @@ def test_a_client_that_stops_reading_gives_its_thread_back(stack: Stack, log_dir
             assert answered(other)
 
 
-def test_a_client_that_would_create_a_topic_learns_that_it_cannot(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
-    with serving_consumers(stack.rlm(log_dir)) as address:
+def test_a_client_that_would_create_a_topic_learns_that_it_cannot(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    with serving_consumers(stack.rlm()) as address:
         admin = AdminClient({"bootstrap.servers": address})
         created = admin.create_topics([NewTopic("new", 1, 1)], request_timeout=30)["new"]
         with pytest.raises(KafkaException) as refusal:

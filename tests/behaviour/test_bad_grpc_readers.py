@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -30,14 +29,14 @@ MOST_THREADS = 100
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
+def rlm(stack: Stack) -> BrokerRemoteLogManager:
     """Everything is in the tier; an answer has 4 MB, far more than a stream's first window."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.segment(0, [batch(offset, payload=bytes(100_000)) for offset in range(BATCHES)])
     files.snapshot(BATCHES)
     files.segment(BATCHES, [batch(BATCHES)])
-    stack.ship(log_dir)
-    return stack.rlm(limits=RlmLimits(read=ReadLimits(threads=2)))
+    stack.ship()
+    return stack.tier_reader(limits=RlmLimits(read=ReadLimits(threads=2)))
 
 
 @pytest.fixture
@@ -62,9 +61,7 @@ def reads_all(honest: RemoteLogManagerClient) -> bool:
 
 
 def test_readers_that_grant_no_flow_control_hold_no_slot(
-    rlm: BrokerRemoteLogManager,
-    served: tuple[RemoteLogManagerClient, str],
-    request_bytes: bytes,
+    rlm: BrokerRemoteLogManager, served: tuple[RemoteLogManagerClient, str], request_bytes: bytes
 ) -> None:
     honest, address = served
     assert eventually(lambda: reads_all(honest))

@@ -64,7 +64,7 @@ def test_each_fault_sets_exit_code_one_and_is_named(wrong: dict[str, Any]) -> No
 def test_a_record_that_differs_is_named() -> None:
     report = replace(good_report(), readings=[reading(["offset 1: is not as it was sent"])])
     first, *rest = summary(report)
-    assert "1 DIFFERENT in 1 readings" in first
+    assert "1 DIFFERENT in 1 reading;" in first
     assert "now: offset 1: is not as it was sent" in rest
 
 

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 from typer.testing import CliRunner
 
-from services.cli.main import COMMANDS, app, load
+from services.cli.connections import command_group, with_services
+from services.cli.main import COMMANDS, OPTIONS_OF_COMMANDS, app, load
 from services.local.stack import own_environment
 from services.rlmm.database.schema_revision import known_revision
 from tests.harness.sediment_command import sediment, sediment_process
@@ -46,13 +48,38 @@ def test_help_imports_no_library_and_no_service() -> None:
         "services.api",
         "services.api.errors",
         "services.cli",
+        "services.cli.command",
+        "services.cli.examples",
         "services.cli.main",
+        "services.cli.output",
         "services.cli.security",
         "services.cli.standard_output",
+        "services.cli.tables",
         "services.common",
+        "services.common.addresses",
+        "services.common.bounded_file",
         "services.common.client_security",
+        "services.common.printable",
+        "services.common.quantities",
         "services.common.release",
     }
+
+
+READ_AND_WHAT_IT_IMPORTED = """
+import sys
+from services.cli.main import load
+load("{}").make_context("sediment", {!r})
+print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{
+    "alembic", "cryptography", "kafka", "minio", "psycopg", "pydantic", "rich", "sqlalchemy"
+}}))
+print(sorted(name for name in sys.modules if name.startswith("services.workflows.")))
+"""
+
+
+@pytest.mark.parametrize("name", ["status", "partitions", "topics"])
+def test_what_people_type_first_waits_for_grpc_alone(name: str) -> None:
+    typed = ["list"] if name == "topics" else []
+    assert run("-c", READ_AND_WHAT_IT_IMPORTED.format(name, typed)).stdout == "[]\n[]\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -71,20 +98,37 @@ def test_every_command_explains_itself(name: str) -> None:
 
 
 def test_help_shows_the_first_sentence_of_every_command_in_full() -> None:
-    _, commands = sediment_process("--help").stdout.split("Commands:")
+    _, commands = sediment_process("--help").stdout.split("Look:")
     assert "..." not in commands
+    shown = sediment("db", "--help").stdout
+    assert "settings in the bucket." in shown.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--tls-ca /no.pem --rlmm 127.0.0.1:1 -o json topics list",
+        "topics --tls-ca=/no.pem -o json --rlmm 127.0.0.1:1 list",
+        "--rlmm=127.0.0.1:1 topics list -o table --output json --tls-ca /no.pem",
+    ],
+)
+def test_options_stand_before_and_behind_the_command(typed: str) -> None:
+    shown = sediment(*typed.split())
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("sediment: /no.pem: ")
+
+
+def test_each_option_that_many_commands_have_may_stand_before_the_command() -> None:
+    app = command_group()
+    app.command()(with_services("rsm", "rlmm", "rlm", has_database=True)(lambda call: None))
+    command = get_group(app).commands["<lambda>"]
+    assert {flag for param in command.params for flag in param.opts} == OPTIONS_OF_COMMANDS
 
 
 def test_help_of_topics_delete_names_the_remover_and_undelete() -> None:
     shown = " ".join(sediment("topics", "delete", "--help").stdout.split())
     for text in ("Every RLM removes", "RLM_DELETION_GRACE_MS", "sediment partitions undelete"):
         assert text in shown
-
-
-def test_a_missing_argument_is_named() -> None:
-    done = sediment("ship")
-    assert done.returncode == 2
-    assert "LOG_DIR" in done.stderr
 
 
 def test_the_schema_is_made_and_shown(empty_database_url: str) -> None:
@@ -97,23 +141,6 @@ def test_the_schema_is_made_and_shown(empty_database_url: str) -> None:
     assert sediment("db", "upgrade", "--database-url", empty_database_url).returncode == 0
     after = sediment("db", "current", "--database-url", empty_database_url)
     assert after.stdout == f"database: {known_revision()}\nthis release: {known_revision()}\n"
-
-
-def test_a_database_url_that_is_none_is_refused_without_its_password() -> None:
-    done = sediment("db", "upgrade", "--database-url", "postgresql://u:hunter2@h:x/d")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "sediment: database_url: not a URL; write postgresql://USER:PASSWORD@HOST:PORT/NAME\n",
-    )
-
-
-def test_a_database_that_is_away_is_reported_in_one_line() -> None:
-    done = sediment("db", "upgrade", "--database-url", "postgresql://u:hunter2@127.0.0.1:1/d")
-    assert done.returncode == 3
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("sediment: 127.0.0.1:1/d: the metadata database cannot be used: ")
-    assert "Connection refused" in line
-    assert "hunter2" not in line
 
 
 @pytest.mark.parametrize("command", [("--help",), ("completion", "bash"), ("topics", "--help")])

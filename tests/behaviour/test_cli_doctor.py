@@ -9,21 +9,22 @@ from typing import Any
 
 import pytest
 
-from services.api.calls import MutationContext
 from services.api.remote_log_manager import CopyLag, Problem, ProblemKind
 from services.cli.doctor import run_checks
-from services.cli.doctor_findings import Finding, Level, clock_finding, store_findings
+from services.cli.doctor_findings import Check, Finding, Level, clock_finding, store_findings
 from services.cli.doctor_services import (
     broker_findings,
     expiry_finding,
     plaintext_finding,
     state_findings,
 )
+from services.cli.output import CommandError
 from services.common.release import release
 from services.rpc.client.probe import Note, ServiceState
 from services.views.endpoints import Endpoint
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures
+from tests.harness.holds import REBUILD
 from tests.harness.processes import RlmmProcess
 from tests.harness.secured import Secrets, make_secrets, serving_rsm
 from tests.harness.sediment_command import sediment
@@ -41,7 +42,7 @@ def secrets(tmp_path: Path) -> Secrets:
 
 
 def diagnosis(*options: object, **environment: str) -> tuple[int, list[dict[str, str]]]:
-    done = sediment(*options, "--timeout-s", 120, "-o", "json", environment=environment)
+    done = sediment(*options, "--timeout", 120, "-o", "json", environment=environment)
     assert done.stdout, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert ["OK", "WARN", "FAIL"][done.returncode] == document["level"]
@@ -61,7 +62,7 @@ def test_services_that_are_well_are_ok_within_80_columns(rlmm: RlmmProcess) -> N
     assert {level for level, _ in of("rsm", found)} == {"SKIP"}
     clocks = [text.partition(":")[0] for level, text in of("clocks", found) if level == "OK"]
     assert clocks == ["rlmm at 127.0.0.1", "the database"]
-    shown = sediment("doctor", "--timeout-s", 120, "--rlmm", rlmm.address)
+    shown = sediment("doctor", "--timeout", 120, "--rlmm", rlmm.address)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
@@ -69,7 +70,9 @@ def test_services_that_are_well_are_ok_within_80_columns(rlmm: RlmmProcess) -> N
 def test_a_service_that_is_away_fails_beside_the_rest(rlmm: RlmmProcess) -> None:
     code, found = diagnosis("doctor", "--rlmm", rlmm.address, "--rsm", AWAY, "--rlm", AWAY)
     assert (code, of("rlmm", found)[0][0], of("rsm", found)[0][0]) == (2, "OK", "FAIL")
-    assert of("brokers", found)[0][0] == "FAIL"
+    [(level, text)] = of("brokers", found)
+    assert (level, text.startswith("because of rlm: ")) == ("SKIP", True)
+    assert of("anomalies", found) == [("SKIP", "never looked")]
 
 
 def test_settings_database_and_bucket_are_checked_where_the_services_run(
@@ -115,7 +118,7 @@ def test_variables_of_other_programs_are_not_judged(rlmm: RlmmProcess) -> None:
 def test_a_frozen_database_and_what_settings_leave_open_are_warnings(
     rlmm: RlmmProcess, secrets: Secrets, database_url: str, tmp_path: Path
 ) -> None:
-    rlmm.client.begin_rebuild(MutationContext(reason="a rebuild"))
+    rlmm.client.set_hold(REBUILD)
     soon = secrets.authority.issue("soon", valid_until=datetime.now(UTC) + timedelta(days=3))
     policy = tmp_path / "policy.toml"
     policy.write_text("[[grant]]\n")
@@ -218,18 +221,19 @@ def test_a_client_without_rights_is_shown_how_to_check_the_policy() -> None:
 
 
 def test_plaintext_is_a_warning_beyond_this_machine() -> None:
-    here = {"rsm": "127.0.0.1:1,localhost:2", "rlmm": "[::1]:3", "rlm": ""}
+    here = ["127.0.0.1:1", "localhost:2", "[::1]:3"]
     assert plaintext_finding("certificates", here).level is Level.OK
-    found = plaintext_finding("certificates", {**here, "rlm": "broker-1:1"})
+    found = plaintext_finding("certificates", [*here, "broker-1:1"])
     assert (found.level, "docs/run/security.md" in found.next) == (Level.WARN, True)
 
 
 @pytest.mark.parametrize(
     ("lag", "level"),
     [
-        (CopyLag(7, 3, local_retention_used=0.99), Level.OK),
+        (CopyLag(7, 3, local_retention_used=0.49), Level.OK),
+        (CopyLag(7, 3, local_retention_used=0.5), Level.WARN),
         (CopyLag(7, 3, local_retention_used=1.0), Level.FAIL),
-        (CopyLag(7, 3, held_back_partitions=1), Level.WARN),
+        (CopyLag(7, 3, blocked_partitions=1), Level.WARN),
         (CopyLag(7, 0), Level.OK),
     ],
 )
@@ -258,7 +262,9 @@ def test_what_takes_long_is_named_while_it_lasts() -> None:
         if text == "still checking: bucket":
             named.set()
 
-    found = list(run_checks({"bucket": slow, "database": quick}, report, silent_s=0.05))
+    found = list(
+        run_checks([Check("bucket", slow), Check("database", quick)], report, silent_s=0.05)
+    )
     assert [each.text for each in found] == ["here at once", "here at last"]
     assert reported[-1] == "still checking: bucket"
 
@@ -270,12 +276,83 @@ def test_a_check_without_an_end_hides_no_finding() -> None:
         yield Finding("bucket", Level.OK, "its first answer")
         never.wait()
 
-    found = list(run_checks({"bucket": hung}, timeout_s=0.1))
+    found = list(run_checks([Check("bucket", hung)], timeout_s=0.1))
     never.set()
     assert [(each.level, each.text) for each in found] == [
         (Level.OK, "its first answer"),
         (Level.FAIL, "no answer within 0 s"),
     ]
+
+
+def failing(check: str, *after: Event) -> Check:
+    """Return a check that fails without an answer, once these events came."""
+
+    def run() -> Iterator[Finding]:
+        for each in after:
+            assert each.wait(60)
+        raise CommandError(f"no {check}")
+        yield
+
+    return Check(check, run)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_what_follows_from_another_check_is_skipped_whichever_ends_first(is_last: bool) -> None:
+    first = Event()
+
+    def database() -> Iterator[Finding]:
+        if is_last:
+            assert first.wait(60)
+        raise CommandError("hangs")
+        yield
+
+    def other() -> Iterator[Finding]:
+        yield Finding("other", Level.OK, "fine")
+        first.set()
+
+    checks = [failing("brokers"), failing("upkeep"), Check("other", other)]
+    found = list(run_checks([*checks, Check("database", database)]))
+    levels = {each.check: (each.level, each.text) for each in found}
+    assert levels == {
+        "other": (Level.OK, "fine"),
+        "database": (Level.FAIL, "hangs"),
+        "brokers": (Level.SKIP, "because of database: no brokers"),
+        "upkeep": (Level.SKIP, "because of database: no upkeep"),
+    }
+    assert [each.check for each in found if each.next == ""] == [
+        each.check for each in found if each.level is not Level.FAIL
+    ]
+
+
+def test_what_a_check_found_itself_does_not_follow_from_another() -> None:
+    def bucket() -> Iterator[Finding]:
+        yield Finding("bucket", Level.FAIL, "no such bucket")
+
+    def services() -> Iterator[Finding]:
+        yield from state_findings([endpoint("", problem="UNAVAILABLE: refused")])
+        unready = ServiceState("1", unready="no bucket")
+        yield from state_findings([Endpoint("rsm", "rsm:2", unready)])
+
+    found = list(run_checks([Check("services", services), Check("bucket", bucket)]))
+    texts = {each.text: each.level for each in found if each.check == "rsm"}
+    assert [*texts.values()] == [Level.FAIL, Level.SKIP]
+
+
+def test_a_check_that_hangs_is_the_cause_of_those_that_hang_for_it() -> None:
+    never = Event()
+
+    def hung() -> Iterator[Finding]:
+        never.wait()
+        yield from ()
+
+    names = ("brokers", "services", "database")
+    found = list(run_checks([Check(each, hung) for each in names], timeout_s=0.1))
+    never.set()
+    assert {each.check: each.level for each in found} == {
+        "database": Level.FAIL,
+        "services": Level.SKIP,
+        "brokers": Level.SKIP,
+    }
 
 
 def test_what_a_store_does_by_itself_is_judged() -> None:

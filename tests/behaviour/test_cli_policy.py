@@ -25,10 +25,9 @@ def file(tmp_path: Path) -> Path:
 def test_the_grants_are_shown(file: Path) -> None:
     shown = sediment("policy", "check", file)
     assert (shown.returncode, shown.stderr) == (0, "")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
-    assert ["2", "system:serviceaccount:jobs:sediment-sweep", "sweeper", "*"] in rows
-    assert ["", "", "shipper", ""] in rows
-    assert max(map(len, shown.stdout.splitlines())) <= 80
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert rows[0] == ["GRANT", "ROLES", "TOPICS", "IDENTITIES"]
+    assert ["2", "sweeper", "*", "system:serviceaccount:jobs:sediment-sweep"] in rows
     lines = sediment("policy", "check", file, "-o", "json").stdout.splitlines()
     assert [json.loads(line)["roles"] for line in lines] == [
         ["deleter", "reader", "shipper"],
@@ -42,10 +41,10 @@ def test_calls_allowed_to_an_identity_are_shown(file: Path) -> None:
     shown = sediment("policy", "check", file, "--as", ARCHIVE)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert max(map(len, shown.stdout.splitlines())) <= 80
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
-    assert ["Fetch", "", "orders-*"] in rows
-    assert ["FetchLogSegment", "", "-"] in rows
-    assert ["AddRemoteLogSegmentMetadata", "", "denied"] in rows
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["Fetch", "-", "orders-*"] in rows
+    assert ["FetchLogSegment", "-", "-"] in rows
+    assert ["AddRemoteLogSegmentMetadata", "-", "denied"] in rows
     assert ["PutRemotePartitionDeleteMetadata", "DELETE_PARTITION_MARKED", "denied"] in rows
 
 
@@ -66,9 +65,7 @@ def test_scripts_get_one_line_for_each_call(file: Path) -> None:
 def test_an_identity_without_grants_may_call_nothing(file: Path) -> None:
     shown = sediment("policy", "check", file, "--as", "nobody.example.org")
     assert "the policy grants nothing to nobody.example.org" in shown.stderr
-    rows = [line for line in shown.stdout.splitlines() if line.startswith("│")]
-    assert len(rows) == len(table())
-    assert all("denied" in row for row in rows)
+    assert shown.stdout.count("  denied\n") == len(table())
 
 
 def test_a_file_that_was_cut_off_is_an_error(file: Path) -> None:

@@ -6,29 +6,33 @@ from typing import Any
 
 import pytest
 
-from services.api.deployment_state import KeptTopic
+from services.api.deployment_state import TopicState
 from services.api.errors import DeletionRefusedError
+from services.api.holds import Hold, HoldKind
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import all_partitions, all_segments
+from services.api.remote_log_metadata_manager import all_holds, all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.operations.deployment_state import read_deployment_state
-from services.workflows.deployment_state import keep, read_head
+from services.workflows.deployment_state import HEAD, read_head, store_state
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness import served_fixtures
+from tests.harness.clocks import now_ms
 from tests.harness.databases import Databases
+from tests.harness.holds import REBUILD, export, hold
 from tests.harness.processes import RlmmProcess, serving_rlmm
 from tests.harness.served import ServedRsm
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 
+CONFIRM = ("db", "confirm-rebuild", "--reason", "checked")
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 
-rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
+rlmm, rsm, store = served_fixtures.rlmm_with_rsm, served_fixtures.rsm, served_fixtures.store
 
 
-def rebuild(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:
-    done = rlmm.sediment("db", "rebuild", "--rsm", rsm.address, *options, "-o", "json")
+def rebuild(rlmm: RlmmProcess, *options: str) -> tuple[int, dict[str, Any]]:
+    done = rlmm.sediment("db", "rebuild", *options, "-o", "json")
     return done.returncode, json.loads(done.stdout)
 
 
@@ -44,20 +48,19 @@ def test_a_dry_run_reports_and_apply_imports_until_the_rebuild_is_confirmed(
     (tp,) = a_topic("orders")
     lost = segment(tp, 0)
     rsm.client.copy_log_segment_data(lost, Files(bytes(SIZE_BYTES)).data())
-    code, dry = rebuild(rlmm, rsm)
+    code, dry = rebuild(rlmm)
     assert (code, dry["apply"], dry["imported"], dry["freeze"]) == (0, False, 0, None)
     assert [(each["kind"], each["topic"], each["end_offset"]) for each in dry["differences"]] == [
         ("ONLY_IN_BUCKET", "orders", lost.end_offset)
     ]
     assert frozen_since_ms(rlmm, database_url) is None
-    code, applied = rebuild(rlmm, rsm, "--apply")
+    code, applied = rebuild(rlmm, "--apply")
     assert (code, applied["imported"], applied["freeze"]["reason"]) == (0, 1, "rebuild")
     assert [each.state for each in SmallTier(rsm.client, rlmm.client).rows(tp)] == [FINISHED]
     assert frozen_since_ms(rlmm, database_url) == applied["freeze"]["since_ms"]
-    confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
-    [ended] = rlmm.answers(*confirm)
+    [ended] = rlmm.answers(*CONFIRM)
     assert ended == {"ended": applied["freeze"], "log_starts": 0, "marks": 0, "refused": []}
-    again = rlmm.sediment(*confirm)
+    again = rlmm.sediment(*CONFIRM)
     assert (again.returncode, "not frozen" in again.stderr) == (0, True)
 
 
@@ -67,21 +70,15 @@ def test_what_is_only_in_the_metadata_has_its_own_exit_code(
     (tp,) = a_topic("orders")
     (only,) = SmallTier(rsm.client, rlmm.client).fill(tp, 1)
     rsm.client.delete_log_segment_data(only)
-    done = rlmm.sediment("db", "rebuild", "--rsm", rsm.address, "--apply")
+    done = rlmm.sediment("db", "rebuild", "--apply")
     assert done.returncode == 1
     assert "ONLY_IN_METADATA" in done.stdout
     assert "confirm-rebuild" in done.stderr
 
 
-def test_a_confirmation_needs_a_reason(rlmm: RlmmProcess) -> None:
-    done = rlmm.sediment("db", "confirm-rebuild")
-    assert (done.returncode, "--reason" in done.stderr) == (2, True)
-
-
-def maintain(rlmm: RlmmProcess, rsm: ServedRsm, database_url: str) -> tuple[int, int | None, str]:
+def maintain(rlmm: RlmmProcess, database_url: str) -> tuple[int, int | None, str]:
     """Keep the database's state in the bucket; return exit code, topics and the reason if not."""
-    options = ("--database-url", database_url, "--rsm", rsm.address)
-    done = rlmm.sediment("db", "maintain", *options, "-o", "json")
+    done = rlmm.sediment("db", "maintain", "--database-url", database_url, "-o", "json")
     shown = json.loads(done.stdout)
     return done.returncode, shown["kept_topics"], shown["not_kept"]
 
@@ -98,6 +95,26 @@ def delete_states(rlmm: RlmmProcess) -> dict[TopicIdPartition, RemotePartitionDe
     return {each.topic_id_partition: each.delete_state for each in found}
 
 
+def test_doctor_says_how_old_the_state_in_the_bucket_is(
+    rlmm: RlmmProcess, rsm: ServedRsm, database_url: str
+) -> None:
+    def found() -> dict[str, str]:
+        [document] = [json.loads(rlmm.sediment("doctor", "-o", "json").stdout)]
+        [kept] = [each for each in document["findings"] if each["check"] == "kept state"]
+        return {name: str(kept[name]) for name in ("level", "text", "next")}
+
+    never = found()
+    assert (never["level"], never["text"][:10]) == ("SKIP", "never kept")
+    assert maintain(rlmm, database_url)[0] == 0
+    assert found()["level"] == "OK"
+    head = json.loads(rsm.objects.deployment_state(HEAD))
+    old = json.dumps({**head, "kept_at_ms": head["kept_at_ms"] - 3 * 86_400_000})
+    rsm.objects.put_deployment_state(HEAD, old.encode())
+    late = found()
+    assert (late["level"], "3 d ago" in late["text"]) == ("WARN", True)
+    assert "sediment db maintain" in late["next"]
+
+
 @pytest.mark.deep
 def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
     rlmm: RlmmProcess, rsm: ServedRsm, database_url: str, databases: Databases
@@ -107,39 +124,48 @@ def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
     (held,) = a_topic("held")
     for tp in (orders, deleted, held):
         tier.fill(tp, 3, txn_idx_empty=True)
-    rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "1"})
-    rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "3600000"})
+    rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "1"}, now=True)
+    rlmm.client.put_topic_config(orders.topic_id, {"retention.ms": "3600000"}, now=True)
     (swept,), (by_rlm,) = a_topic("swept"), a_topic("by-rlm")
     for tp in (swept, by_rlm):
         tier.fill(tp, 1)
     for tp in (orders, held, swept, by_rlm):
         rlmm.client.raise_log_start_offset(tp, 50 if tp in (swept, by_rlm) else 150)
     settings = {
-        held: {"sediment.hold": "true"},
-        swept: {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"},
+        held: {"retention.ms": "1"},
+        swept: {"sediment.retention.owner": "sweep"},
         by_rlm: {"sediment.retention.owner": "rlm"},
     }
     for tp, entries in settings.items():
-        rlmm.client.put_topic_config(tp.topic_id, entries)
+        rlmm.client.put_topic_config(tp.topic_id, entries, now=True)
     for tp in (deleted, gone):  # gone has no segment
         tier.mark_deleted(tp)
-    assert maintain(rlmm, rsm, database_url) == (0, 4, "")
+    holds = [
+        hold(rlmm.client, held, kind=HoldKind.LEGAL, first_offset=200, last_offset=250),
+        hold(rlmm.client, orders, partition=0, until_ms=now_ms() + 86_400_000),
+        rlmm.client.set_hold(Hold("all", HoldKind.OPERATOR, reason="a test")),
+    ]
+    export(rlmm.client, orders, 200)
+    assert maintain(rlmm, database_url) == (0, 4, "")
 
     url = databases.take()
-    with serving_rlmm(url) as empty:
-        code, _, reason = maintain(empty, rsm, url)
+    with serving_rlmm(url) as served:
+        empty = served.beside(SEDIMENT_RSM=rsm.address)
+        code, _, reason = maintain(empty, url)
         assert (code, "sediment db rebuild --apply" in reason) == (1, True)
-        code, applied = rebuild(empty, rsm, "--apply")
+        code, applied = rebuild(empty, "--apply")
         assert (code, applied["imported"]) == (0, 11)
-        kept = {"settings": 4, "log_starts": 4, "marks": 2, "refused": []}
+        kept = {"settings": 4, "holds": 4, "log_starts": 4, "marks": 2, "refused": []}
         assert applied["kept"].items() >= kept.items()
-        assert maintain(empty, rsm, url)[0] == 1  # not confirmed
-        confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
-        done = empty.sediment(*confirm, "-o", "json")
+        assert maintain(empty, url)[0] == 1  # not confirmed
+        done = empty.sediment(*CONFIRM, "-o", "json")
         shown = json.loads(done.stdout)
         assert (done.returncode, shown["log_starts"], shown["marks"]) == (0, 4, 1)
         assert shown["refused"] == []
 
+        assert "lake" in {each.name for each in all_holds(empty.client, orders.topic)}
+        found = [replace(each, set_at_ms=0) for each in all_holds(empty.client)]
+        assert {replace(each, set_at_ms=0) for each in holds} <= {*found}
         assert as_listed(empty) == as_listed(rlmm)
         for topic in (orders, *settings):
             before, after = (r.client.topic_config(topic.topic_id) for r in (rlmm, empty))
@@ -148,10 +174,10 @@ def test_a_database_that_was_lost_has_its_settings_log_starts_and_marks_again(
             assert empty.client.partition_state(tp).value.log_start_offset == start
         assert delete_states(empty) | {gone: MARKED} == delete_states(rlmm)
         empty.client.undelete_partition(deleted)
-        code, again = rebuild(empty, rsm, "--apply")
+        code, again = rebuild(empty, "--apply")
         assert (code, again["kept"]["settings"]) == (0, 0)
-        assert json.loads(empty.sediment(*confirm, "-o", "json").stdout)["marks"] == 0
-        assert maintain(empty, rsm, url) == (0, 4, "")
+        assert json.loads(empty.sediment(*CONFIRM, "-o", "json").stdout)["marks"] == 0
+        assert maintain(empty, url) == (0, 4, "")
 
 
 def test_a_log_start_that_is_refused_leaves_deletions_frozen_and_the_state_in_the_bucket(
@@ -162,21 +188,20 @@ def test_a_log_start_that_is_refused_leaves_deletions_frozen_and_the_state_in_th
     for tp in (orders, renamed):
         tier.fill(tp, 1)
     state = read_deployment_state(database_url)
-    topic = KeptTopic(orders.topic_id, "not-orders", log_starts={0: 50})
-    keep(rsm.objects, replace(state, topics=(topic,)), None)
-    rebuild(rlmm, rsm, "--apply")
-    confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+    topic = TopicState(orders.topic_id, "not-orders", log_starts={0: 50})
+    store_state(rsm.objects, replace(state, topics=(topic,)), None)
+    rebuild(rlmm, "--apply")
     for _ in range(2):
-        done = rlmm.sediment(*confirm)
+        done = rlmm.sediment(*CONFIRM)
         assert (done.returncode, "not confirmed" in done.stderr) == (1, True)
         assert "refused: log start 50 of not-orders-0" in done.stderr
     head = read_head(rsm.objects)
     assert head is not None
     assert not head.is_settled
-    with pytest.raises(DeletionRefusedError, match="frozen"):
+    with pytest.raises(DeletionRefusedError, match="hold rebuild"):
         rlmm.client.raise_log_start_offset(orders, 50)
-    keep(rsm.objects, replace(state, topics=(replace(topic, topic=orders.topic),)), head)
-    assert rlmm.sediment(*confirm).returncode == 0
+    store_state(rsm.objects, replace(state, topics=(replace(topic, topic=orders.topic),)), head)
+    assert rlmm.sediment(*CONFIRM).returncode == 0
     assert rlmm.client.partition_state(orders).value.log_start_offset == 50
 
 
@@ -185,9 +210,9 @@ def test_a_log_start_is_restored_only_while_deletions_are_frozen(
 ) -> None:
     (tp,) = a_topic("orders")
     SmallTier(rsm.client, rlmm.client).fill(tp, 1)
-    with pytest.raises(DeletionRefusedError, match="only while deletions are frozen"):
+    with pytest.raises(DeletionRefusedError, match="only while a rebuild keeps all topics"):
         rlmm.client.raise_log_start_offset(tp, 50, restores=True)
-    rlmm.client.begin_rebuild()
+    rlmm.client.set_hold(REBUILD)
     rlmm.client.raise_log_start_offset(tp, 1_000_000, restores=True)
     (segment,) = all_segments(rlmm.client, tp)
     start = rlmm.client.partition_state(tp).value.log_start_offset
@@ -200,14 +225,14 @@ def test_a_restored_database_does_not_replace_what_is_newer(
 ) -> None:
     (tp,) = a_topic("orders")
     SmallTier(rsm.client, rlmm.client).fill(tp, 1)
-    rlmm.client.put_topic_config(tp.topic_id, {"retention.ms": "1"})
-    assert maintain(rlmm, rsm, database_url) == (0, 1, "")
+    rlmm.client.put_topic_config(tp.topic_id, {"retention.ms": "1"}, now=True)
+    assert maintain(rlmm, database_url) == (0, 1, "")
     state = read_deployment_state(database_url)
     newer = replace(state, changes=state.changes + 1)
     later = (replace(state.topics[0], settings_revision=2),)
     for kept in (newer, replace(state, topics=later)):
-        keep(rsm.objects, kept, read_head(rsm.objects))
-        code, topics, reason = maintain(rlmm, rsm, database_url)
+        store_state(rsm.objects, kept, read_head(rsm.objects))
+        code, topics, reason = maintain(rlmm, database_url)
         assert (code, topics) == (1, None)
         assert "sediment db rebuild --apply" in reason
 
@@ -220,11 +245,10 @@ def test_a_partition_that_was_undeleted_is_not_marked_again(
     tier = SmallTier(rsm.client, rlmm.client)
     tier.fill(tp, 1)
     tier.mark_deleted(tp)
-    assert maintain(rlmm, rsm, database_url) == (0, 1, "")
-    assert rebuild(rlmm, rsm, "--apply")[0] == 0
+    assert maintain(rlmm, database_url) == (0, 1, "")
+    assert rebuild(rlmm, "--apply")[0] == 0
     rlmm.client.undelete_partition(tp)
-    confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
-    [shown] = rlmm.answers(*confirm)
+    [shown] = rlmm.answers(*CONFIRM)
     assert shown["marks"] == 0
     [found] = rlmm.client.list_partitions().partitions
     assert found.delete_state is None
@@ -237,22 +261,22 @@ def test_another_rebuild_takes_no_hold_and_no_later_settings_away(
     (tp,) = a_topic("orders")
     SmallTier(rsm.client, rlmm.client).fill(tp, 1)
     for retention_ms in ("1", "2", "3", "4"):
-        rlmm.client.put_topic_config(tp.topic_id, {"retention.ms": retention_ms})
-    assert maintain(rlmm, rsm, database_url) == (0, 1, "")
+        rlmm.client.put_topic_config(tp.topic_id, {"retention.ms": retention_ms}, now=True)
+    assert maintain(rlmm, database_url) == (0, 1, "")
     url = databases.take()
-    with serving_rlmm(url) as empty:
-        assert rebuild(empty, rsm, "--apply")[0] == 0
-        empty.client.put_topic_config(tp.topic_id, {"sediment.hold": "true"})
-        code, again = rebuild(empty, rsm, "--apply")
-        assert (code, len(again["kept"]["refused"])) == (1, 1)
-        assert empty.client.topic_config(tp.topic_id).config.hold
-        confirm = ("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
-        empty.answers(*confirm)
-        empty.client.put_topic_config(tp.topic_id, {"retention.ms": "9"})
-        assert rebuild(empty, rsm, "--apply")[0] == 0
+    with serving_rlmm(url) as served:
+        empty = served.beside(SEDIMENT_RSM=rsm.address)
+        assert rebuild(empty, "--apply")[0] == 0
+        held = hold(empty.client, tp)
+        assert rebuild(empty, "--apply")[0] == 0
+        assert set(all_holds(empty.client, tp.topic)) >= {held}
+        empty.answers(*CONFIRM)
+        empty.client.put_topic_config(tp.topic_id, {"retention.ms": "9"}, now=True)
+        assert rebuild(empty, "--apply")[0] == 0
         assert empty.client.topic_config(tp.topic_id).entries == {"retention.ms": "9"}
-    with serving_rlmm(databases.take()) as lost_again:
-        assert rebuild(lost_again, rsm, "--apply")[0] == 0
+    with serving_rlmm(databases.take()) as served:
+        lost_again = served.beside(SEDIMENT_RSM=rsm.address)
+        assert rebuild(lost_again, "--apply")[0] == 0
         assert lost_again.client.topic_config(tp.topic_id).entries == {"retention.ms": "4"}
 
 
@@ -261,8 +285,8 @@ def test_a_damaged_state_in_the_bucket_does_not_keep_deletions_frozen(
     rlmm: RlmmProcess, rsm: ServedRsm, database_url: str
 ) -> None:
     rsm.objects.put_deployment_state("topics", b"{")
-    code, applied = rebuild(rlmm, rsm, "--apply")
+    code, applied = rebuild(rlmm, "--apply")
     assert (code, len(applied["kept"]["refused"])) == (1, 1)
-    done = rlmm.sediment("db", "confirm-rebuild", "--reason", "checked", "--rsm", rsm.address)
+    done = rlmm.sediment(*CONFIRM)
     assert (done.returncode, "cannot be read" in done.stderr) == (1, True)
     assert frozen_since_ms(rlmm, database_url) is None

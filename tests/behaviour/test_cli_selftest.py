@@ -15,6 +15,7 @@ from services.workflows.selftest import TOPIC, run_selftest
 from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
 from tests.harness.served import ServedRsm
+from tests.harness.stores import keys_in
 
 rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
 
@@ -43,13 +44,13 @@ def selftest(rlmm: RlmmProcess, rsm_address: str) -> tuple[int, dict[str, Any]]:
 def test_a_segment_is_copied_read_and_deleted(
     rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
 ) -> None:
-    before = sorted(store.list_keys(""))
+    before = sorted(keys_in(store, ""))
     code, report = selftest(rlmm, rsm.address)
     assert (code, report["passed"]) == (0, True), report
     assert [(step["name"], step["error"]) for step in report["steps"]] == [
         (name, None) for name in STEPS
     ]
-    assert sorted(store.list_keys("")) == before
+    assert sorted(keys_in(store, "")) == before
     assert list(all_partitions(rlmm.client)) == []
 
 
@@ -70,5 +71,5 @@ def test_other_bytes_than_were_copied_are_found(rlmm: RlmmProcess, rsm: ServedRs
     with open_channel(rsm.address, PLAINTEXT) as channel:
         steps = run_selftest(rlmm.client, _ChangedReads(channel, rsm.address))
     assert {step.name: step.error for step in steps if step.error is not None} == {
-        "fetch": "RSM returned other bytes than it was given"
+        "fetch": "RSM returned other bytes than it got"
     }

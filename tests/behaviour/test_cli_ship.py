@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
 from services.local.stack import own_environment
 from services.rlm.kafka_log.log_dir import find_partitions
+from tests.harness.databases import Store
 from tests.harness.sediment_command import sediment
 from tests.harness.world import (
     BUNDLED_LOG,
@@ -40,98 +39,81 @@ BASES = (0, 72, 144, 216, 288)
 DAMAGED = 144
 AWAY = "127.0.0.1:1"
 SECOND_BATCH = 152
+LOG, INDEX, TIME_INDEX = (f"{DAMAGED:020}.{each}" for each in ("log", "index", "timeindex"))
 
 
 def log_of(folder: Path, base: int = DAMAGED) -> Path:
     return folder / f"{base:020}.log"
 
 
-def first_batch_bytes(data: bytes | bytearray) -> int:
-    return int(unpack_from(">i", data, 8)[0]) + 12
+Damage = Callable[[Path], Path]
+"""Changes a partition's folder and returns the path that is at fault."""
 
 
-def cut_off_in_the_second_batch(folder: Path) -> Path:
-    path = log_of(folder)
-    data = path.read_bytes()
-    path.write_bytes(data[: first_batch_bytes(data) + 100])
-    return path
+def changed(name: str, change: Callable[[bytes], bytes] | None) -> Damage:
+    """Return the damage that changes a file, or deletes it."""
 
-
-def a_flipped_bit_in_the_second_batch(folder: Path) -> Path:
-    path = log_of(folder)
-    data = bytearray(path.read_bytes())
-    data[first_batch_bytes(data) + 80] ^= 1
-    path.write_bytes(data)
-    return path
-
-
-def old_format(magic: int) -> Callable[[Path], Path]:
     def damage(folder: Path) -> Path:
-        path = log_of(folder)
+        path = folder / name
         data = path.read_bytes()
-        end = first_batch_bytes(data)
-        path.write_bytes(data[:end] + old_message(SECOND_BATCH, magic) + data[end:])
+        path.unlink()
+        if change is not None:
+            path.write_bytes(change(data))
         return path
 
     return damage
 
 
-def an_empty_producer_snapshot(folder: Path) -> Path:
-    path = folder / f"{DAMAGED + 72:020}.snapshot"
-    path.unlink()
-    path.touch()
-    return path
+def first_batch_bytes(data: bytes) -> int:
+    return int(unpack_from(">i", data, 8)[0]) + 12
 
 
-def no_partition_metadata(folder: Path) -> Path:
-    path = folder / "partition.metadata"
-    path.unlink()
-    return path
+def flip_a_bit(data: bytes) -> bytes:
+    at = first_batch_bytes(data) + 80
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def no_index(folder: Path) -> Path:
-    path = log_of(folder).with_suffix(".index")
-    path.unlink()
-    return path
+def old_format(magic: int) -> Damage:
+    def insert(data: bytes) -> bytes:
+        end = first_batch_bytes(data)
+        return data[:end] + old_message(SECOND_BATCH, magic) + data[end:]
 
-
-def a_wrong_index(folder: Path) -> Path:
-    path = log_of(folder).with_suffix(".index")
-    path.write_bytes(b"\xff" * 8)
-    return path
-
-
-def a_wrong_time_index(folder: Path) -> Path:
-    path = log_of(folder).with_suffix(".timeindex")
-    path.write_bytes(b"\xff" * 7)
-    return path
+    return changed(LOG, insert)
 
 
 @dataclass(frozen=True)
 class Fault:
     """A change of a partition, and the report that it must cause."""
 
-    damage: Callable[[Path], Path]
+    damage: Damage
     kind: str
     offset: int | None
     reason: str
 
 
-HOLDS_BACK = {
-    "cut": Fault(cut_off_in_the_second_batch, "TRUNCATED_BATCH", SECOND_BATCH, "batch cut off"),
-    "crc": Fault(a_flipped_bit_in_the_second_batch, "CORRUPT_BATCH", SECOND_BATCH, "wrong CRC-32C"),
+BLOCKING = {
+    "cut": Fault(
+        changed(LOG, lambda data: data[: first_batch_bytes(data) + 100]),
+        "TRUNCATED_BATCH",
+        SECOND_BATCH,
+        "batch cut off",
+    ),
+    "crc": Fault(changed(LOG, flip_a_bit), "CORRUPT_BATCH", SECOND_BATCH, "wrong CRC-32C"),
     "v0": Fault(old_format(0), "OLD_MESSAGE_FORMAT", SECOND_BATCH, "message format 0"),
     "v1": Fault(old_format(1), "OLD_MESSAGE_FORMAT", SECOND_BATCH, "message format 1"),
-    "snapshot": Fault(
-        an_empty_producer_snapshot, "PRODUCER_SNAPSHOT_MISSING", DAMAGED, "only 0 bytes"
-    ),
 }
 MENDED = {
-    "index": Fault(no_index, "INDEX_REBUILT", DAMAGED, "missing"),
-    "garbage": Fault(a_wrong_index, "INDEX_REBUILT", DAMAGED, "rebuilt"),
-    "time": Fault(a_wrong_time_index, "INDEX_REBUILT", DAMAGED, "rebuilt"),
+    "snapshot": Fault(
+        changed(f"{DAMAGED + 72:020}.snapshot", lambda _: b""),
+        "INDEX_REBUILT",
+        DAMAGED,
+        "only 0 bytes",
+    ),
+    "index": Fault(changed(INDEX, None), "INDEX_REBUILT", DAMAGED, "missing"),
+    "garbage": Fault(changed(INDEX, lambda _: b"\xff" * 8), "INDEX_REBUILT", DAMAGED, "rebuilt"),
+    "time": Fault(changed(TIME_INDEX, lambda _: b"\xff" * 7), "INDEX_REBUILT", DAMAGED, "rebuilt"),
 }
-NAMELESS = Fault(no_partition_metadata, "PARTITION_METADATA_MISSING", None, "missing")
+NAMELESS = Fault(changed("partition.metadata", None), "PARTITION_METADATA_MISSING", None, "missing")
 
 
 @dataclass(frozen=True)
@@ -172,26 +154,16 @@ def ship_with(world: World, log_dir: Path, faults: dict[str, Fault]) -> Shipped:
 
 
 @pytest.fixture(scope="module")
-def world(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-) -> Iterator[World]:
+def world(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("bad-input")
-    name = "cli-ship"
-    s3.ensure_bucket(name)
-    url = postgres.create_database(name, template=migrated_database)
-    with running_world(directory, url, s3, name, linked_log(directory)) as made:
+    with running_world(directory, *store, linked_log(directory)) as made:
         yield made
-    postgres.drop_database(name)
-    s3.remove_bucket(name)
 
 
 @pytest.fixture(scope="module")
-def held_back(world: World, tmp_path_factory: pytest.TempPathFactory) -> Shipped:
-    log_dir = tmp_path_factory.mktemp("held-back") / "log"
-    return ship_with(world, log_dir, {**HOLDS_BACK, "nameless": NAMELESS})
+def blocked(world: World, tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+    log_dir = tmp_path_factory.mktemp("blocked") / "log"
+    return ship_with(world, log_dir, {**BLOCKING, "nameless": NAMELESS})
 
 
 @pytest.fixture(scope="module")
@@ -199,47 +171,31 @@ def mended(world: World, tmp_path_factory: pytest.TempPathFactory) -> Shipped:
     return ship_with(world, tmp_path_factory.mktemp("mended") / "log", MENDED)
 
 
-# What is held back
+# What is blocked
 
 
-@pytest.mark.parametrize("topic", HOLDS_BACK)
-def test_a_fault_is_named_by_path_offset_and_reason(held_back: Shipped, topic: str) -> None:
-    fault = HOLDS_BACK[topic]
-    (problem,) = held_back.partition(topic)["problems"]
-    assert problem["kind"] == fault.kind
-    assert problem["path"] == str(held_back.at_fault[topic])
-    assert problem["offset"] == fault.offset
+@pytest.mark.parametrize("topic", BLOCKING)
+def test_a_fault_is_named_and_nothing_is_shipped_from_the_damage_on(
+    blocked: Shipped, topic: str
+) -> None:
+    fault, partition = BLOCKING[topic], blocked.partition(topic)
+    (problem,) = partition["problems"]
+    assert (problem["kind"], problem["offset"]) == (fault.kind, fault.offset)
+    assert (problem["path"], problem["blocked_segments"]) == (str(blocked.at_fault[topic]), 3)
     assert fault.reason in problem["message"]
-    assert problem["held_segments"] == 3
+    reported = f"{fault.kind}: {blocked.at_fault[topic]} at offset {fault.offset}: "
+    assert reported in blocked.errors
+    assert blocked.ranges(topic) == [(0, 71), (72, 143)]
+    assert partition["copied_segments"] == 2
 
 
-@pytest.mark.parametrize("topic", HOLDS_BACK)
-def test_a_fault_is_reported_on_standard_error(held_back: Shipped, topic: str) -> None:
-    fault = HOLDS_BACK[topic]
-    reported = f"{fault.kind}: {held_back.at_fault[topic]} at offset {fault.offset}: "
-    assert reported in held_back.errors
-
-
-@pytest.mark.parametrize("topic", HOLDS_BACK)
-def test_nothing_is_shipped_from_the_damage_on(held_back: Shipped, topic: str) -> None:
-    assert held_back.ranges(topic) == [(0, 71), (72, 143)]
-    assert held_back.partition(topic)["copied_segments"] == 2
-
-
-def test_a_partition_without_metadata_is_named(held_back: Shipped) -> None:
-    (problem,) = held_back.report["log_dir_problems"]
-    assert problem["kind"] == NAMELESS.kind
-    assert problem["path"] == str(held_back.at_fault["nameless"])
-    assert problem["held_segments"] == 5
-
-
-def test_other_partitions_are_shipped(held_back: Shipped) -> None:
-    assert [first for first, _ in held_back.ranges("healthy")] == list(BASES)
-
-
-def test_held_back_segments_make_the_exit_code_one(held_back: Shipped) -> None:
-    assert held_back.exit_code == 1
-    assert "Traceback" not in held_back.errors
+def test_a_partition_without_metadata_is_named_and_others_are_shipped(blocked: Shipped) -> None:
+    (problem,) = blocked.report["log_dir_problems"]
+    assert (problem["kind"], problem["blocked_segments"]) == (NAMELESS.kind, 5)
+    assert problem["path"] == str(blocked.at_fault["nameless"])
+    assert [first for first, _ in blocked.ranges("healthy")] == list(BASES)
+    assert blocked.exit_code == 1
+    assert "Traceback" not in blocked.errors
 
 
 def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_path: Path) -> None:
@@ -256,11 +212,11 @@ def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_pa
     done = sediment(*world.ship_command()[3:])
     assert done.returncode == 1
     (problem,) = json.loads(done.stdout)["partitions"][0]["problems"]
-    assert (problem["kind"], problem["held_segments"]) == ("LOG_END_BELOW_LOG_START", 2)
+    assert (problem["kind"], problem["blocked_segments"]) == ("LOG_END_BELOW_LOG_START", 2)
     assert (
         f"LOG_END_BELOW_LOG_START: {folder} at offset 0: the log ends at offset 216" in done.stderr
     )
-    assert "create it again; holds back 2 segment(s)" in done.stderr
+    assert "create it again; blocks 2 segments" in done.stderr
 
 
 def test_segments_above_the_high_watermark_are_left_out_and_reported(
@@ -278,17 +234,17 @@ def test_segments_above_the_high_watermark_are_left_out_and_reported(
     assert (done.returncode, report["outcome"]) == (1, "PARTIAL")
     assert (partition["copied_segments"], partition["unsettled_segments"]) == (2, 3)
     assert partition["settled_before_offset"] == 200
-    assert "crashed-0: 3 rolled segment(s) not copied: they reach offset 200, and" in done.stderr
+    assert "crashed-0: 3 rolled segments not copied, which reach offset 200: " in done.stderr
     # Without the file RLM assumes that there is no other replica: docs/understand/copying.md.
     checkpoint.unlink()
     done = sediment(*world.ship_command()[3:])
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_fault_leaves_no_object_without_a_row(held_back: Shipped, mended: Shipped) -> None:
-    rows = held_back.rows
+def test_a_fault_leaves_no_object_without_a_row(blocked: Shipped, mended: Shipped) -> None:
+    rows = blocked.rows
     ids = {row.topic_id_partition.topic_id.hex for row in rows}
-    world = held_back.world
+    world = blocked.world
     keys = [
         str(o.object_name) for o in world.s3.client().list_objects(world.bucket, recursive=True)
     ]
@@ -300,71 +256,45 @@ def test_a_fault_leaves_no_object_without_a_row(held_back: Shipped, mended: Ship
 
 
 @pytest.mark.parametrize("topic", MENDED)
-def test_a_rebuilt_index_is_reported(mended: Shipped, topic: str) -> None:
+def test_a_rebuilt_index_is_reported_and_its_segment_shipped(mended: Shipped, topic: str) -> None:
     (problem,) = mended.partition(topic)["problems"]
-    assert problem["kind"] == "INDEX_REBUILT"
+    assert (problem["kind"], problem["blocked_segments"]) == ("INDEX_REBUILT", 0)
     assert problem["path"] == str(mended.at_fault[topic])
     assert MENDED[topic].reason in problem["message"]
-    assert problem["held_segments"] == 0
-
-
-@pytest.mark.parametrize("topic", MENDED)
-def test_a_segment_with_a_rebuilt_index_is_shipped(mended: Shipped, topic: str) -> None:
     assert [first for first, _ in mended.ranges(topic)] == list(BASES)
 
 
 def test_a_mended_log_is_shipped_byte_for_byte(mended: Shipped) -> None:
     mended.world.log_dir = mended.log_dir
     mended.world.assert_all_shipped()
-
-
-def test_rebuilt_indexes_leave_the_exit_code_zero(mended: Shipped) -> None:
     assert mended.exit_code == 0
 
 
 # What cannot be shipped at all
 
 
-def empty(directory: Path) -> Path:
-    return directory
-
-
-def missing(directory: Path) -> Path:
-    return directory / "gone"
-
-
-def not_kafkas(directory: Path) -> Path:
-    (directory / "holiday.jpg").touch()
-    return directory
-
-
-def logs_of_others(directory: Path) -> Path:
-    (directory / "syslog.log").touch()
-    return directory
-
-
-def a_partition(directory: Path) -> Path:
-    return ORIGINAL
+NO_LOG_DIR = "not a Kafka log directory: no meta.properties, no partitions"
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("name", "file", "reason"),
     [
-        (missing, "no such directory"),
-        (empty, "is empty"),
-        (not_kafkas, "not a Kafka log directory: no meta.properties, no partitions"),
-        (logs_of_others, "not a Kafka log directory: no meta.properties, no partitions"),
-        (a_partition, "is a partition's folder; name the log directory above it"),
+        ("gone", "", "no such directory"),
+        ("", "", "is empty"),
+        ("", "holiday.jpg", NO_LOG_DIR),
+        ("", "syslog.log", NO_LOG_DIR),
+        (ORIGINAL, "", "is a partition's folder; name the log directory above it"),
     ],
 )
 def test_a_log_directory_that_cannot_be_used_is_named(
-    make: Callable[[Path], Path], reason: str, tmp_path: Path
+    name: str | Path, file: str, reason: str, tmp_path: Path
 ) -> None:
-    directory = make(tmp_path)
+    directory = tmp_path / name
+    if file:
+        (directory / file).touch()
     done = sediment("ship", directory, "--rsm", AWAY, "--rlmm", AWAY, "-o", "json")
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"sediment: {directory}: {reason}\n"
-    assert done.stdout == ""
 
 
 def test_a_log_directory_that_is_named_twice_is_refused() -> None:
@@ -381,7 +311,7 @@ def test_usable_log_directory_is_shipped_beside_an_unusable_one(
     name_topics_anew(world.log_dir)
     done = sediment(*world.ship_command()[3:], tmp_path / "gone")
     (shipped,) = json.loads(done.stdout)["partitions"]
-    assert (done.returncode, shipped["held_segments"]) == (1, 0)
+    assert (done.returncode, shipped["blocked_segments"]) == (1, 0)
     assert shipped["copied_segments"] > 0
     assert f"{tmp_path / 'gone'}: no such directory" in done.stderr
 
@@ -395,13 +325,13 @@ def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path:
         "ship",
         log_dir,
         *("--rsm", addresses["rsm"], "--rlmm", addresses["rlmm"]),
-        *("--retry-for-s", "0.5", "-o", "json"),
+        *("--retry-for", "0.5", "-o", "json"),
     )
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "run the command again" in line)
     assert f"{away} at {AWAY}" in line
-    assert "3 partition(s) are not finished" in line
+    assert "3 partitions not finished" in line
 
 
 @pytest.mark.deep
@@ -411,7 +341,7 @@ def test_interrupted_run_says_in_one_line_to_run_it_again(sent: signal.Signals) 
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         command = [sys.executable, "-m", "services.cli", "ship", str(BUNDLED_LOG)]
         with subprocess.Popen(
-            [*command, "--rsm", address, "--rlmm", address, "--retry-for-s", "600"],
+            [*command, "--rsm", address, "--rlmm", address, "--retry-for", "600"],
             env=own_environment({}),
             text=True,
             stdout=subprocess.PIPE,
@@ -428,7 +358,7 @@ def test_interrupted_run_says_in_one_line_to_run_it_again(sent: signal.Signals) 
 
 @pytest.mark.deep
 def test_a_name_that_several_topics_have_had_must_be_made_plain(
-    world: World, held_back: Shipped, mended: Shipped
+    world: World, blocked: Shipped, mended: Shipped
 ) -> None:
     done = sediment("segments", "healthy-0", "--rlmm", world.rlmm.address)
     assert done.returncode == 2

@@ -1,47 +1,46 @@
 """Test `sediment topics`: settings merged, refused in one line, and the deletion of a topic."""
 
+import socket
+import subprocess
+import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
-from services.api.ids import TopicIdPartition, random_uuid, uuid_to_text
+from services.api.ids import uuid_to_text
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.api.topic_config import StoredTopicConfig
-from services.cli.topics import KnownTopic, _put
-from services.local.postgres import EmbeddedPostgres
-from tests.harness.processes import RlmmProcess, running_rlmm
+from services.cli.topics import _put
+from services.local.stack import own_environment
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.views.topics import TopicFigures
+from tests.harness import served_fixtures
+from tests.harness.processes import RlmmProcess
+from tests.harness.tier import a_topic
+from tests.harness.wrapper import Wrapper
 
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 
-
-@pytest.fixture(scope="module")
-def rlmm(
-    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RlmmProcess]:
-    url = postgres.create_database("cli_topics", template=migrated_database)
-    with running_rlmm(url, tmp_path_factory.mktemp("rlmm")) as made:
-        yield made
-    postgres.drop_database("cli_topics")
+rlmm = served_fixtures.rlmm
 
 
 def make_topic(rlmm: RlmmProcess, name: str, partitions: int = 2) -> UUID:
-    """Create a known topic whose id does not begin with a dash."""
-    while uuid_to_text(topic_id := random_uuid()).startswith("-"):
-        pass
-    leaders = [PartitionLeadership(TopicIdPartition(topic_id, name, n)) for n in range(partitions)]
-    rlmm.client.on_partition_leadership_changes(leaders, [], broker_id=1)
-    return topic_id
+    """Create a known topic; return its id."""
+    made = a_topic(name, partitions)
+    rlmm.client.on_partition_leadership_changes([*map(PartitionLeadership, made)], [], broker_id=1)
+    return made[0].topic_id
 
 
 @pytest.fixture
 def topic(rlmm: RlmmProcess) -> str:
-    """Return the name of a topic of the test's own, with a dot and a dash in it."""
-    name = f"orders.eu-{uuid4().hex[:8]}"
+    """Return the name of a topic, with a dot and a dash in it."""
+    name = "orders.eu-1"
     make_topic(rlmm, name)
     return name
 
@@ -60,7 +59,7 @@ def test_set_merges_with_the_present_settings(rlmm: RlmmProcess, topic: str) -> 
 
 
 def test_the_same_again_changes_nothing_and_says_so(rlmm: RlmmProcess, topic: str) -> None:
-    command = ("topics", "set", topic, "sediment.hold=true")
+    command = ("topics", "set", topic, "sediment.owner=team")
     rlmm.answers(*command)
     done = rlmm.sediment(*command)
     said = done.stderr.splitlines()[-1]
@@ -68,39 +67,8 @@ def test_the_same_again_changes_nothing_and_says_so(rlmm: RlmmProcess, topic: st
     assert rlmm.answers("topics", "show", topic)[0]["revision"] == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["retention.mss=1"], "retention.mss: no such setting"),
-        (["retention.ms=soon"], "retention.ms: must be a whole number"),
-        (["retention.ms=1", "local.retention.ms=2"], "local.retention.ms: must not be longer"),
-        (["cleanup.policy=compact"], "cleanup.policy"),
-        (["retention.ms"], "'retention.ms' is not KEY=VALUE"),
-        (["=1"], "'=1' is not KEY=VALUE"),
-        (["retention.ms=1", "retention.ms=2"], "retention.ms is set twice"),
-        (["sediment.hold=true", "--unset=sediment.hold"], "sediment.hold is both set and unset"),
-        (["--unset=retention.ms"], "retention.ms is not set for topic"),
-        ([], "nothing to change"),
-    ],
-)
-def test_invalid_setting_is_named_and_nothing_changes(
-    rlmm: RlmmProcess, topic: str, arguments: list[str], named: str
-) -> None:
-    rlmm.client.put_topic_config(topic_id_of(rlmm, topic), {"retention.bytes": "7"})
-    assert named in rlmm.refusal("topics", "set", topic, *arguments)
-    config = rlmm.client.topic_config(topic_id_of(rlmm, topic))
-    assert (dict(config.entries), config.revision) == ({"retention.bytes": "7"}, 1)
-
-
 def topic_id_of(rlmm: RlmmProcess, name: str) -> UUID:
     return next(all_partitions(rlmm.client, topic=name)).topic_id_partition.topic_id
-
-
-@pytest.mark.parametrize("command", [["show"], ["set", "sediment.hold=true"], ["delete", "--yes"]])
-def test_an_unknown_topic_is_refused(rlmm: RlmmProcess, command: list[str]) -> None:
-    verb, *rest = command
-    line = rlmm.refusal("topics", verb, "absent", *rest)
-    assert line == "sediment: the tier has no topic absent; `sediment topics list` lists its topics"
 
 
 def test_of_several_topics_of_a_name_the_id_says_which(rlmm: RlmmProcess, topic: str) -> None:
@@ -125,11 +93,6 @@ def delete_states(rlmm: RlmmProcess, name: str) -> list[RemotePartitionDeleteSta
     return [summary.delete_state for summary in all_partitions(rlmm.client, topic=name)]
 
 
-def test_a_topic_is_deleted_only_when_asked_for_twice(rlmm: RlmmProcess, topic: str) -> None:
-    assert "pass --yes" in rlmm.refusal("topics", "delete", topic)
-    assert delete_states(rlmm, topic) == [None, None]
-
-
 def test_deleting_marks_every_partition_and_may_be_repeated(rlmm: RlmmProcess, topic: str) -> None:
     (first,) = rlmm.answers("topics", "delete", topic, "--yes")
     (again,) = rlmm.answers("topics", "delete", topic, "--yes")
@@ -139,33 +102,57 @@ def test_deleting_marks_every_partition_and_may_be_repeated(rlmm: RlmmProcess, t
     assert shown["deleting_partitions"] == 2
 
 
-class SetMeanwhile:
+class SetMeanwhile(Wrapper[RemoteLogMetadataManagerClient]):
     """The real RLMM; another client's setting is stored once between a read and the next put."""
 
     def __init__(self, rlmm: RlmmProcess, entries: Mapping[str, str]) -> None:
-        self._client = rlmm.client
+        super().__init__(rlmm.client)
         self._entries = entries
         self._once = threading.Lock()
 
-    def put_topic_config(self, topic_id: UUID, *rest: Any) -> StoredTopicConfig:
+    def put_topic_config(self, topic_id: UUID, *rest: Any, now: bool) -> StoredTopicConfig:
         if self._once.acquire(blocking=False):
-            self._client.put_topic_config(topic_id, self._entries)
-        return self._client.put_topic_config(topic_id, *rest)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+            self.real.put_topic_config(topic_id, self._entries)
+        return self.real.put_topic_config(topic_id, *rest, now=now)
 
 
 def test_setting_put_concurrently_by_another_client_is_kept(rlmm: RlmmProcess, topic: str) -> None:
-    found = KnownTopic(topic_id_of(rlmm, topic), topic)
-    manager: Any = SetMeanwhile(rlmm, {"sediment.hold": "true"})
-    _, after = _put(manager, found, {"retention.ms": "5"}, [])
-    assert dict(after.entries) == {"sediment.hold": "true", "retention.ms": "5"}
+    found = TopicFigures(topic_id_of(rlmm, topic), topic)
+    manager: Any = SetMeanwhile(rlmm, {"sediment.owner": "team"})
+    _, after = _put(manager, found, {"retention.ms": "5"}, [], now=False)
+    assert dict(after.entries) == {"sediment.owner": "team", "retention.ms": "5"}
 
 
-@pytest.mark.deep
-def test_an_rlmm_that_is_away_is_reported_in_one_line(tmp_path: Path) -> None:
-    away = RlmmProcess("127.0.0.1:1", None)  # type: ignore[arg-type]  # is not asked anything
-    done = away.sediment("topics", "list")
-    assert done.returncode == 3
-    assert len(done.stderr.splitlines()) == 1
+def offered(rlmm_address: str, *typed: str) -> list[str]:
+    """Return what bash offers for the last of the typed words."""
+    environment = {
+        **own_environment({}),
+        "_SEDIMENT_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["sediment", *typed]),
+        "COMP_CWORD": str(len(typed)),
+        "SEDIMENT_RLMM": rlmm_address,
+    }
+    program = Path(sysconfig.get_path("scripts")) / "sediment"
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_names_and_settings_are_completed_from_the_deployment(
+    rlmm: RlmmProcess, topic: str
+) -> None:
+    assert offered(rlmm.address, "topics", "show", "ord") == [topic]
+    assert offered(rlmm.address, "explain", "orders") == [f"{topic}-0", f"{topic}-1"]
+    assert offered(rlmm.address, "-o", "json", "verified", "orders") == [topic]
+    assert "retention.ms=" in offered(rlmm.address, "topics", "set", topic, "ret")
+    assert offered(rlmm.address, "topics", "set", topic, "--unset", "") == []
+    assert rlmm.sediment("topics", "set", topic, "sediment.owner=team").returncode == 0
+    assert offered(rlmm.address, "topics", "set", topic, "--unset", "s") == ["sediment.owner"]
+
+
+def test_nothing_is_completed_and_nothing_said_if_the_deployment_is_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for address in ("127.0.0.1:1", "no address", f"127.0.0.1:{silent.getsockname()[1]}"):
+            began_s = time.monotonic()
+            assert offered(address, "topics", "show", "ord") == []
+            assert time.monotonic() - began_s < 10

@@ -1,23 +1,25 @@
 """Test `sediment verified`: what reconcile and scrub record of each topic."""
 
 import json
+import re
 from typing import Any
 
-from services.api.ids import uuid_to_text
-from services.api.operations import VerificationKind, VerificationRun, VerifiedTopic
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.operations import RunCounts, RunKind, ToolRun
 from services.rsm.backends.filesystem import FilesystemStorage
 from tests.contract.rlmm.segments import finished
 from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
 from tests.harness.served import ServedRsm
+from tests.harness.stores import keys_in
 from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic
 
-rlmm, rsm, store = served_fixtures.rlmm, served_fixtures.rsm, served_fixtures.store
+rlmm, rsm, store = served_fixtures.rlmm_with_rsm, served_fixtures.rsm, served_fixtures.store
 
 
-def check(rlmm: RlmmProcess, rsm: ServedRsm, *command: str) -> str:
+def check(rlmm: RlmmProcess, *command: str) -> str:
     """Run reconcile or scrub; return its run id."""
-    done = rlmm.sediment(*command, "--rsm", rsm.address, "-o", "json")
+    done = rlmm.sediment(*command, "-o", "json")
     assert done.returncode in (0, 1), done.stderr
     return str(json.loads(done.stdout)["run_id"])
 
@@ -31,6 +33,12 @@ def last_of(rlmm: RlmmProcess, kind: str, topic: str = "orders") -> dict[str, An
     return last
 
 
+def of_run(tp: TopicIdPartition, kind: str = "SCRUB") -> dict[str, Any]:
+    """Return what each check of a topic records alike."""
+    topic = {"topics": [tp.topic], "topic_id": uuid_to_text(tp.topic_id)}
+    return {"kind": kind, "outcome": "DONE", "duration_ms": 0, **topic}
+
+
 def test_parts_of_a_scrub_count_together_and_damage_is_no_coverage(
     rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
 ) -> None:
@@ -38,20 +46,21 @@ def test_parts_of_a_scrub_count_together_and_damage_is_no_coverage(
     tier = SmallTier(rsm.client, rlmm.client)
     segments = [each.remote_log_segment_id.id for each in tier.fill(orders, 4)]
     tier.fill(audit, 1)
-    [damaged] = [key for key in store.list_keys("") if segments[0].hex in key and "log" in key]
+    [damaged] = [key for key in keys_in(store, "") if segments[0].hex in key and "log" in key]
     store.put(damaged, bytes(SIZE_BYTES - 1) + b"x")
     for part in (1, 2):
-        run_id = check(rlmm, rsm, "scrub", "--topic", "orders", "--part", f"{part}/2")
+        run_id = check(rlmm, "scrub", "--topic", "orders", "--part", f"{part}/2")
         found = last_of(rlmm, "SCRUB")
         assert found is not None
-        assert (found["parts"], found["verified_parts"], found["run_id"]) == (2, part, run_id)
+        assert (found["parts"], found["ended_parts"], found["run_id"]) == (2, part, run_id)
     assert found == {
+        **of_run(orders),
         "parts": 2,
-        "verified_parts": 2,
+        "ended_parts": 2,
         "run_id": run_id,
         "segments": 4,
-        "verified_segments": 3,
-        "verified_bytes": 3 * SIZE_BYTES,
+        "done_segments": 3,
+        "done_bytes": 3 * SIZE_BYTES,
         "failed_segments": 1,
     }
     assert last_of(rlmm, "SCRUB", "audit") is None
@@ -64,38 +73,40 @@ def test_a_reconciliation_counts_what_is_missing(
     tier, (orders,) = SmallTier(rsm.client, rlmm.client), a_topic("orders", 1)
     segments = [each.remote_log_segment_id.id for each in tier.fill(orders, 3)]
     tier.fill(a_topic("audit", 1)[0], 1)
-    store.delete([key for key in store.list_keys("") if segments[0].hex in key])
-    manifests = [key for key in store.list_keys("") if segments[1].hex in key and "mani" in key]
+    store.delete([key for key in keys_in(store, "") if segments[0].hex in key])
+    manifests = [key for key in keys_in(store, "") if segments[1].hex in key and "mani" in key]
     store.delete(manifests)
-    run_id = check(rlmm, rsm, "reconcile", "--grace-ms", "0")
-    counts = {"segments": 3, "verified_segments": 1, "verified_bytes": SIZE_BYTES}
-    of_run = {"parts": 1, "verified_parts": 1, "run_id": run_id}
-    assert last_of(rlmm, "RECONCILE") == {**of_run, **counts, "failed_segments": 2}
+    run_id = check(rlmm, "reconcile", "--grace", "0")
+    counts = {"segments": 3, "done_segments": 1, "done_bytes": SIZE_BYTES}
+    parts = {"parts": 1, "ended_parts": 1, "run_id": run_id}
+    assert last_of(rlmm, "RECONCILE") == {
+        **of_run(orders, "RECONCILE"),
+        **parts,
+        **counts,
+        "failed_segments": 2,
+    }
     sound = last_of(rlmm, "RECONCILE", "audit")
     assert sound is not None
-    assert (sound["verified_segments"], sound["failed_segments"]) == (1, 0)
+    assert (sound["done_segments"], sound["failed_segments"]) == (1, 0)
 
 
 def test_the_table_has_each_topic_and_check_and_fits_a_terminal(rlmm: RlmmProcess) -> None:
     (orders,) = a_topic("orders", 1)
     for number in range(3):
         finished(rlmm.client, orders, number, number, segment_size_in_bytes=1 << 30)
-    done = VerifiedTopic(orders.topic_id, 2, 1, 1 << 30, 1)
-    run = VerificationRun(VerificationKind.SCRUB, "run", 3, 28)
-    rlmm.client.report_verification(run, [done])
+    done = RunCounts(orders.topic_id, 2, 1, 1 << 30, 1)
+    run = ToolRun(RunKind.SCRUB, "run", part=3, parts=28)
+    rlmm.client.report_tool_run(run, [done])
     shown = rlmm.sediment("verified")
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "orders" in line]
+    rows = [re.split("  +", line) for line in lines]
     assert rows == [
-        ["orders", "reconcile", "never", "-", "0", "3", "-", "0"],
-        ["orders", "scrub", rows[1][2], "1/28", "1", "3", "1.0 GiB", "1"],
+        ["TOPIC", "CHECK", "AGE", "VERIFIED", "FAILED"],
+        ["orders", "reconcile", "never", "0/3", "0"],
+        ["orders", "scrub", rows[2][2], "1/3", "1"],
     ]
-    assert rows[1][2].endswith((" s", " min"))
+    assert rows[2][2].endswith((" s", " min"))
     [_, row] = rlmm.answers("verified", f"{uuid_to_text(orders.topic_id)}:orders")
     assert (row["finished_segments"], row["finished_bytes"]) == (3, 3 << 30)
-
-
-def test_a_topic_that_is_not_known_is_refused(rlmm: RlmmProcess) -> None:
-    assert "the tier has no topic nowhere" in rlmm.refusal("verified", "nowhere")

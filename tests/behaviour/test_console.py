@@ -4,16 +4,15 @@ import select
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import grpc
 import pytest
 
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.operations import Anomaly, AnomalyKind, SweepKind, SweepOutcome, SweepRecord
+from services.api.operations import Anomaly, AnomalyKind, RunCounts, RunKind, RunOutcome, ToolRun
 from services.api.partitions import OffsetGap
 from services.api.remote_storage_manager import IndexType
 from services.api.roles import Role
@@ -22,11 +21,10 @@ from services.common.console_settings import ConsoleSettings
 from services.common.release import release
 from services.console import segment_life
 from services.console.server import MAX_CONNECTIONS
-from services.console.tier import ServiceAddresses
-from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.server.policy import policy_file
 from services.rpc.tls import ReloadedTls, TlsFiles
 from services.rsm.layout import CustomMetadata
+from services.views.endpoints import ServiceAddresses
 from tests.contract.rlmm.segments import (
     DELETE_STARTED,
     FINISHED,
@@ -39,14 +37,14 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness import served_fixtures
 from tests.harness.console import ServedConsole, serving_console
+from tests.harness.holds import hold
 from tests.harness.processes import RlmmProcess
 from tests.harness.retained_log import hourly_log
 from tests.harness.secured import Deployment, spiffe
-from tests.harness.served import served
+from tests.harness.served import served_rlm
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import a_topic
 from tests.unit.rlm.kafka_bytes import NAME
-from tieredstorage.v1 import remote_log_manager_pb2_grpc as rlm_grpc
 
 rlmm = served_fixtures.rlmm
 
@@ -55,7 +53,7 @@ AWAY = "127.0.0.1:9"
 
 @pytest.fixture
 def console(rlmm: RlmmProcess) -> Iterator[ServedConsole]:
-    with serving_console(ServiceAddresses(rlmm.address)) as made:
+    with serving_console(ServiceAddresses(rlmm=rlmm.address)) as made:
         yield made
 
 
@@ -69,13 +67,14 @@ def test_topics_have_their_sizes_and_settings(rlmm: RlmmProcess, console: Served
     finished(rlmm.client, orders[0], 0, 9, segment_size_in_bytes=1_000)
     finished(rlmm.client, orders[1], 0, 9, segment_size_in_bytes=500)
     finished(rlmm.client, audit, 0, 9, segment_size_in_bytes=5)
-    settings = {"retention.ms": "3600000", "sediment.hold": "true"}
-    rlmm.client.put_topic_config(orders[0].topic_id, settings)
+    settings = {"retention.ms": "3600000"}
+    rlmm.client.put_topic_config(orders[0].topic_id, settings, now=True)
+    hold(rlmm.client, orders[0], partition=0)
     found = console.get("/api/topics")
     assert [topic["topic"] for topic in found["topics"]] == ["orders", "audit"]
     first = found["topics"][0]
     assert (first["partitions"], first["segments"], first["tier_bytes"]) == (2, 2, 1_500)
-    assert (first["settings"], first["is_held"], first["local_bytes"]) == (settings, True, None)
+    assert (first["settings"], first["is_on_hold"], first["local_bytes"]) == (settings, True, None)
     assert found["sums"]["tier_bytes"] == 1_505
     assert (found["total"], found["has_rlm"]) == (2, False)
     named = console.get("/api/topics", search="aud", order="name")
@@ -193,12 +192,16 @@ def test_what_a_sweep_and_a_scrub_reported_is_shown(
     bad = finished(rlmm.client, tp, 0, 9).remote_log_segment_id.id
     anomaly = Anomaly(AnomalyKind.CORRUPT_OBJECT, tp.topic_id, 0, bad, detail="<b>crc32c</b>")
     rlmm.client.report_anomalies([anomaly], "run")
-    rlmm.client.report_sweep_run(SweepRecord(SweepKind.REMOVAL, (), "run-1", SweepOutcome.PARTIAL))
+    run = ToolRun(RunKind.REMOVAL, "run-1", RunOutcome.PARTIAL)
+    rlmm.client.report_tool_run(run, [RunCounts()])
+    rlmm.client.report_tool_run(ToolRun(RunKind.SCRUB, "run-2"), [RunCounts(tp.topic_id, 1)])
     [seen] = console.get("/api/anomalies")["anomalies"]
     assert (seen["topic"], seen["kind"]) == ("orders", "CORRUPT_OBJECT")
     assert seen["detail"] == "<b>crc32c</b>"
     assert console.get("/api/anomalies", kind="ORPHAN_OBJECTS")["anomalies"] == []
-    [sweep] = console.get("/api/sweeps")["sweeps"]
+    shown = console.get("/api/sweeps")
+    [sweep], [scrub] = shown["sweeps"], shown["checks"]
+    assert (scrub["kind"], scrub["topics"], scrub["segments"]) == ("SCRUB", ["orders"], 1)
     assert (sweep["kind"], sweep["outcome"], sweep["run_id"]) == ("REMOVAL", "PARTIAL", "run-1")
     lines = {line["what"]: line["severity"] for line in console.get("/api/health")["lines"]}
     assert (lines["anomalies"], lines["sweeps"], lines["tier"]) == ("CRITICAL", "WARNING", "OK")
@@ -211,13 +214,8 @@ def test_local_logs_are_those_of_the_rlms_and_one_that_is_away_is_named(
     hourly_log(log_dir)
     with running_stack(database_url, tmp_path / "own") as stack:
         stack.ship(log_dir)
-        servicer = RemoteLogManagerServicer(stack.rlm(log_dir))
-
-        def add_to(server: grpc.Server) -> None:
-            rlm_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
-
-        with served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address):
-            addresses = ServiceAddresses(rlmm.address, f"{address},{AWAY}")
+        with served_rlm(stack.rlm(log_dir)) as (_, address):
+            addresses = ServiceAddresses(rlmm=rlmm.address, rlm=f"{address},{AWAY}")
             with serving_console(addresses) as console:
                 [topic] = console.get("/api/topics")["topics"]
                 found = console.get("/api/timeline", **of(NAME))
@@ -227,7 +225,7 @@ def test_local_logs_are_those_of_the_rlms_and_one_that_is_away_is_named(
     assert found["whole_to"] == found["local"]["log_end_offset"]
     assert list(found["unread"]) == [AWAY]
     severities = [(each["service"], each["severity"]) for each in services]
-    assert severities == [("rlmm", "OK"), ("rlm", "OK"), ("rlm", "CRITICAL"), ("rsm", "OK")]
+    assert severities == [("rsm", "UNKNOWN"), ("rlmm", "OK"), ("rlm", "OK"), ("rlm", "CRITICAL")]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ def test_local_logs_are_those_of_the_rlms_and_one_that_is_away_is_named(
         ("/api/timeline", {}, 404, "RLMM has no partition"),
         ("/api/segment", {"id": "A" * 21 + "Q"}, 404, "RLMM has no segment"),
         ("/api/topics", {"limit": "501"}, 400, "limit: must be 1 to 500"),
-        ("/api/topics", {"order": "size"}, 400, "order: must be one of lag, local, name, tier"),
+        ("/api/topics", {"order": "size"}, 400, "order: must be one of lag, local, name, problems"),
         ("/api/anomalies", {"kind": "x"}, 400, "kind: must be one of ORPHAN_OBJECTS"),
         ("/api/anomalies", {"page": "x"}, 400, "page_token"),
         ("/api/nothing", {}, 404, "there is no such page"),
@@ -280,11 +278,12 @@ def test_without_tls_another_sites_name_is_refused(console: ServedConsole) -> No
 
 
 def test_an_rlmm_that_is_away_is_said_to_be(database_url: str) -> None:
-    with serving_console(ServiceAddresses(AWAY)) as console:
+    with serving_console(ServiceAddresses(rlmm=AWAY)) as console:
         answer = console.send("GET", "/api/topics")
         assert (answer.code, AWAY in answer.json["error"]) == (503, True)
         health = console.get("/api/health")
-    assert health["services"][0]["severity"] == "CRITICAL"
+    severities = {each["service"]: each["severity"] for each in health["services"]}
+    assert severities["rlmm"] == "CRITICAL"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "[::]", "console.example"])
@@ -309,7 +308,7 @@ def connected(url: str) -> socket.socket:
 
 @pytest.mark.parametrize("sent", [b"", HALF_A_REQUEST, A_REQUEST], ids=["none", "half", "whole"])
 def test_connections_without_a_request_make_room(sent: bytes) -> None:
-    with serving_console(ServiceAddresses(AWAY)) as console, ExitStack() as opened:
+    with serving_console(ServiceAddresses(rlmm=AWAY)) as console, ExitStack() as opened:
         waiting = []
         for _ in range(200):
             waiting.append(opened.enter_context(connected(console.url)))
@@ -327,7 +326,7 @@ def test_connections_without_a_request_make_room(sent: bytes) -> None:
 
 def test_headers_that_do_not_come_end_the_connection() -> None:
     with (
-        serving_console(ServiceAddresses(AWAY), headers_s=0.2) as console,
+        serving_console(ServiceAddresses(rlmm=AWAY), headers_s=0.2) as console,
         connected(console.url) as silent,
         connected(console.url) as half,
     ):
@@ -337,24 +336,28 @@ def test_headers_that_do_not_come_end_the_connection() -> None:
                 assert each.recv(1) == b""
 
 
-@pytest.mark.deep
-def test_certificates_without_a_grant_keep_no_person_out(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path)
-    deployment.grant(spiffe("auditor"), Role.AUDITOR)
+def serving_with_tls(deployment: Deployment, rlmm: str) -> AbstractContextManager[ServedConsole]:
     settings = deployment.settings()
     assert settings.tls_certificate_file is not None
     tls = ReloadedTls(
         TlsFiles(settings.tls_certificate_file, settings.tls_key_file, settings.tls_client_ca_file)
     )
+    return serving_console(
+        ServiceAddresses(rlmm=rlmm), policy=policy_file(deployment.policy), tls=tls
+    )
+
+
+@pytest.mark.deep
+def test_certificates_without_a_grant_keep_no_person_out(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    deployment.grant(spiffe("auditor"), Role.AUDITOR)
     stranger, auditor = deployment.client("stranger"), deployment.client("auditor")
     assert stranger.certificate is not None
     context = ssl.create_default_context(cafile=stranger.ca)
     context.check_hostname = False
     context.load_cert_chain(stranger.certificate, stranger.key)
     with (
-        serving_console(
-            ServiceAddresses(AWAY), policy=policy_file(deployment.policy), tls=tls
-        ) as console,
+        serving_with_tls(deployment, AWAY) as console,
         ExitStack() as opened,
     ):
         for _ in range(MAX_CONNECTIONS + 12):
@@ -368,19 +371,12 @@ def test_with_tls_people_see_what_the_policy_grants_them(rlmm: RlmmProcess, tmp_
     deployment.grant(spiffe("auditor"), Role.AUDITOR)
     deployment.grant(spiffe("reader"), Role.READER, topics=["orders*"])
     deployment.grant(spiffe("shipper"), Role.SHIPPER, Role.ADMIN)
-    settings = deployment.settings()
-    assert settings.tls_certificate_file is not None
-    tls = ReloadedTls(
-        TlsFiles(settings.tls_certificate_file, settings.tls_key_file, settings.tls_client_ca_file)
-    )
     orders, audit = a_topic("orders", 1)[0], a_topic("audit", 1)[0]
     made = finished(rlmm.client, orders, 0, 9)
     finished(rlmm.client, audit, 0, 9)
     put_deletion(rlmm.client, audit, MARKED)
     segment_id = uuid_to_text(made.remote_log_segment_id.id)
-    with serving_console(
-        ServiceAddresses(rlmm.address), policy=policy_file(deployment.policy), tls=tls
-    ) as console:
+    with serving_with_tls(deployment, rlmm.address) as console:
 
         def names(who: ClientSecurity) -> list[str]:
             answer = console.send("GET", "/api/topics", security=who)

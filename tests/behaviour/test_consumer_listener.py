@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from struct import pack, unpack
@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 
@@ -25,10 +25,9 @@ from services.api.offset_queries import EpochQuery, SpecialTime
 from services.api.remote_log_manager import MAX_FETCH_PARTITIONS, IsolationLevel
 from services.api.roles import Role
 from services.common.fair_queue import QuotaLimit
-from services.records.decode import RecordColumns, decode
+from services.records import decode
 from services.rlm.consumers.answers import Answers, Node
 from services.rlm.consumers.catalog import Catalog
-from services.rlm.consumers.listener import TlsPeers
 from services.rlm.fetch.chunk_cache import MIB
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.client import connected
@@ -59,6 +58,7 @@ from tests.harness.ship_stack import (
     lose_rolled_segments,
     running_stack,
 )
+from tests.harness.wrapper import Counted, Wrapper
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 TOPICS = ("payments", "mixed-codecs")
@@ -102,13 +102,13 @@ def log_of(name: TopicIdPartition) -> bytes:
 
 def records_of(name: TopicIdPartition, only: set[int] | None = None) -> list[tuple[Any, ...]]:
     """Return (offset, key, value, headers) of a log's records, without control records."""
-    columns = RecordColumns()
-    for each in batches_in(log_of(name)):
-        if not each.is_control:
-            decode(each, 0, 2**62, 2**30, columns)
-    rows = zip(columns.offsets, columns.keys, columns.values, columns.headers, strict=True)
-    found: list[tuple[Any, ...]] = [(*row[:3], list(row[3] or ())) for row in rows]
-    return [row for row in found if only is None or row[0] in only]
+    return [
+        (each.offset, each.key, each.value, list(each.headers))
+        for batch in batches_in(log_of(name))
+        if not batch.is_control
+        for each in decode.records_of(batch, 2**30)
+        if only is None or each.offset in only
+    ]
 
 
 @pytest.mark.parametrize("name", [PAYMENTS, MIXED], ids=str)
@@ -185,14 +185,12 @@ def test_a_fetch_by_topic_id(address: str) -> None:
     assert unknown.error_code == 100
 
 
-def test_a_consumer_that_gets_nothing_for_the_quota_learns_how_long_to_wait(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+def test_a_consumer_that_gets_nothing_for_the_quota_learns_how_long_to_wait(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     quota = QuotaLimit(max_bytes_per_second=1, windows=1)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(quota=quota)))
+    rlm = stack.rlm(limits=RlmLimits(read=ReadLimits(quota=quota)))
     with serving_consumers(rlm) as address:
         answers = [fetched(address, NAME.topic_id) for _ in range(4)]
     assert answers[-1].throttle_time_ms > 0
@@ -223,13 +221,41 @@ def test_a_transactional_producer_is_refused(address: str) -> None:
         Cluster(address).transactional("t")
 
 
+def refusals_of(settings: dict[str, Any], choose: Callable[[Consumer], object]) -> set[str]:
+    """Return the errors of a consumer until the first record, or the first error."""
+    consumer = Consumer({"group.id": "group", "auto.offset.reset": "earliest", **settings})
+    with closing(consumer):
+        choose(consumer)
+        message = consumer.poll(CLIENT_TIMEOUT_S)
+        assert message is not None
+        error = message.error()
+        return set() if error is None else {error.name()}
+
+
+def test_a_group_is_refused_and_a_consumer_that_only_names_one_reads(address: str) -> None:
+    settings = {"bootstrap.servers": address}
+    refused = {"GROUP_AUTHORIZATION_FAILED"}
+    assert refusals_of(settings, lambda consumer: consumer.subscribe(["payments"])) == refused
+    # Without an offset the client asks for the one that the group committed.
+    without = [TopicPartition("payments", 0)]
+    assert refusals_of(settings, lambda consumer: consumer.assign(without)) == refused
+    first = [TopicPartition("payments", 0, 0)]
+    assert refusals_of(settings, lambda consumer: consumer.assign(first)) == set()
+
+
+def test_offsets_are_not_committed(address: str) -> None:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "group"})
+    with closing(consumer), pytest.raises(KafkaException, match="Group authorization failed"):
+        consumer.commit(offsets=[TopicPartition("payments", 0, 1)], asynchronous=False)
+
+
 def test_an_unknown_version_is_answered_with_the_known_ones(address: str) -> None:
     with connected_socket(address) as client:
         client.sendall(pack(">ihhih", 10, API_VERSIONS, 99, 5, -1))
         answer = answered(client)
     found = ApiVersionsResponse.decode(answer[4:], version=0)
     assert (unpack(">i", answer[:4])[0], found.error_code) == (5, 35)
-    assert {key.api_key for key in found.api_keys} == {0, 1, 2, 3, 18, 22, 23}
+    assert {key.api_key for key in found.api_keys} == {0, 1, 2, 3, 8, 9, 10, 11, 18, 22, 23}
 
 
 @pytest.mark.parametrize(
@@ -253,27 +279,15 @@ def test_what_is_no_served_request_ends_the_connection(address: str, request_byt
     eventually(lambda: grown() == [1])
 
 
-class Listed:
-    """The real RLM, which counts how often it lists its partitions."""
-
-    def __init__(self, rlm: BrokerRemoteLogManager) -> None:
-        self._rlm = rlm
-        self.times = 0
-
-    def __getattr__(self, name: str) -> Any:
-        self.times += name == "served_partitions"
-        return getattr(self._rlm, name)
-
-
 def test_topics_are_listed_once_for_many_invented_ids(rlm: BrokerRemoteLogManager) -> None:
-    listed: Any = Listed(rlm)
+    listed: Any = Counted(rlm)
     catalog = Catalog(listed)
     assert {catalog.name_of(UUID(int=number)) for number in range(1, 100)} == {None}
-    assert listed.times == 1
+    assert listed.calls["served_partitions"] == 1
 
 
-class Asked(Listed):
-    """The real RLM, which finds no records, and keeps the partitions of each fetch."""
+class Fetched(Wrapper[BrokerRemoteLogManager]):
+    """The real RLM, which finds no records, and records the partitions of each fetch."""
 
     def __init__(self, rlm: BrokerRemoteLogManager) -> None:
         super().__init__(rlm)
@@ -287,7 +301,7 @@ class Asked(Listed):
 def test_a_partition_that_is_named_twice_has_its_records_once(rlm: BrokerRemoteLogManager) -> None:
     answers = Answers(rlm, Node(NODE_ID, "host", 1), lambda *_: True, 1)
     data = framed(fetch_of(PAYMENTS.topic_id, 0, (0, 0, 0)))[4:]
-    answer = b"".join(answers.answer(FETCH, 13, data) or ())
+    answer = b"".join(answers.answer(FETCH, 13, data))
     (topic,) = FetchResponse.decode(answer[4:], version=13, header=True).responses
     first, *others = topic.partitions
     assert first.records
@@ -297,7 +311,7 @@ def test_a_partition_that_is_named_twice_has_its_records_once(rlm: BrokerRemoteL
 def test_partitions_beyond_the_most_of_one_fetch_get_their_turn(
     rlm: BrokerRemoteLogManager,
 ) -> None:
-    asked: Any = Asked(rlm)
+    asked: Any = Fetched(rlm)
     answers = Answers(asked, Node(NODE_ID, "host", 1), lambda *_: True, 1)
     everything = set(range(MAX_FETCH_PARTITIONS + 1))
     data = framed(fetch_of(PAYMENTS.topic_id, 0, everything))[4:]
@@ -307,12 +321,10 @@ def test_partitions_beyond_the_most_of_one_fetch_get_their_turn(
     assert set.union(*asked.partitions) == everything
 
 
-def test_a_consumer_waits_for_records_without_a_thread_of_the_server(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_consumer_waits_for_records_without_a_thread_of_the_server(stack: Stack) -> None:
     """If all such threads wait, it must not be answered at once: it would fetch without a pause."""
-    three_segments(log_dir)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(max_delayed_fetches=0)))
+    three_segments(stack.log_dir)
+    rlm = stack.rlm(limits=RlmLimits(read=ReadLimits(max_delayed_fetches=0)))
     with serving_consumers(rlm) as address, connected_socket(address) as client:
         client.sendall(framed(fetch_of(NAME.topic_id, 25, max_wait_ms=60_000)))
         eventually(lambda: value_of("sediment_rlm_delayed_fetches") == 1)
@@ -339,13 +351,11 @@ def test_a_failed_accept_does_not_end_the_listener(
             assert answered(second)
 
 
-def test_a_slow_client_gets_an_answer_that_takes_longer_than_a_stall_may(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_slow_client_gets_an_answer_that_takes_longer_than_a_stall_may(stack: Stack) -> None:
     large = batch(0, payload=bytes(16 * MIB))  # More than the buffers of a connection hold.
-    PartitionFiles(log_dir).segment(0, [large])
+    PartitionFiles(stack.log_dir).segment(0, [large])
     stall_s, pieces = 1.0, 64
-    with serving_consumers(stack.rlm(log_dir), stall_timeout_s=stall_s) as address:
+    with serving_consumers(stack.rlm(), stall_timeout_s=stall_s) as address:
         client = connected_socket(address, receive_buffer_bytes=64 * 1024)
         with client, client.makefile("rb") as stream:
             client.sendall(framed(fetch_of(NAME.topic_id, 0)))
@@ -442,9 +452,7 @@ def test_connections_that_send_nothing_end_none_that_has_sent_a_request(
         assert all(map(is_open, [quiet, *silent[13:]]))
 
 
-def test_bytes_of_a_fetch_are_bounded_and_idle_connections_end(
-    rlm: BrokerRemoteLogManager,
-) -> None:
+def test_bytes_of_a_fetch_are_bounded_and_idle_connections_end(rlm: BrokerRemoteLogManager) -> None:
     with serving_consumers(rlm, fetch_max_bytes=2_000, idle_timeout_s=0.3) as address:
         with broker_answers(address) as asked:
             answer = asked.fetch(PAYMENTS, 0, 2**30, IsolationLevel.READ_UNCOMMITTED)
@@ -487,8 +495,7 @@ class TestTls:
             f'roles = ["{Role.READER}"]\ntopics = ["pay*"]\n'
         )
         access = SocketAccess(secrets.settings(), "RemoteLogManager")
-        peers = TlsPeers(access.context, access.identity_of, access.may_call)
-        with serving_consumers(rlm, peers) as address:
+        with serving_consumers(rlm, access) as address:
             yield address
 
     def test_a_consumer_gets_the_topics_of_its_grant(self, secured: str, secrets: Secrets) -> None:
@@ -536,11 +543,10 @@ class TestTls:
         self, rlm: BrokerRemoteLogManager, secrets: Secrets
     ) -> None:
         access = SocketAccess(secrets.settings(), "RemoteLogManager")
-        peers = TlsPeers(access.context, access.identity_of, access.may_call)
         context = ssl.create_default_context(cafile=secrets.authority.certificate)
         context.check_hostname = False
         context.load_cert_chain(secrets.operator.certificate, secrets.operator.key)
-        with serving_consumers(rlm, peers, max_connections=4) as address, ExitStack() as opened:
+        with serving_consumers(rlm, access, max_connections=4) as address, ExitStack() as opened:
             for _ in range(4):
                 opened.enter_context(connected_socket(address)).sendall(b"\x16\x03\x01")
             with connected_socket(address) as plain, context.wrap_socket(plain) as client:
@@ -591,9 +597,8 @@ class TestTls:
         self, rlm: BrokerRemoteLogManager, secrets: Secrets
     ) -> None:
         access = SocketAccess(secrets.settings(), "RemoteLogManager")
-        peers = TlsPeers(access.context, access.identity_of, access.may_call)
         with (
-            serving_consumers(rlm, peers, stall_timeout_s=0.3) as address,
+            serving_consumers(rlm, access, stall_timeout_s=0.3) as address,
             connected_socket(address) as client,
         ):
             client.sendall(b"\x16\x03\x01")  # The first bytes of a record of TLS.

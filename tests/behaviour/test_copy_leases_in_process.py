@@ -34,6 +34,7 @@ from tests.contract.rlmm.segments import DELETE_FINISHED, DELETE_STARTED, move
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import Stack
 from tests.harness.troubles import FailingRsm
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import NAME, three_segments, write_log_dir
 
 pytestmark = pytest.mark.deep
@@ -69,11 +70,11 @@ def leased_for(lease_ms: int, retry_for_s: float = 0.0) -> ShipSettings:
     )
 
 
-class Watched:
+class Watched(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM; renewals may fail, and the requests are kept."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
+        super().__init__(rlmm)
         self.is_away = False
         self.failed = 0
         self.renewed = 0
@@ -85,7 +86,7 @@ class Watched:
         if self.is_away:
             self.failed += 1
             raise RetriableRemoteStorageError("away")
-        outcomes = self._rlmm.renew_copy_leases(segment_ids, lease_ms, broker_id)
+        outcomes = self.real.renew_copy_leases(segment_ids, lease_ms, broker_id)
         self.renewed += 1
         return outcomes
 
@@ -93,10 +94,7 @@ class Watched:
         self, update: Any, context: MutationContext = NO_CONTEXT
     ) -> Any:
         self.asked_for.append(update.state)
-        return self._rlmm.update_remote_log_segment_metadata(update, context)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
+        return self.real.update_remote_log_segment_metadata(update, context)
 
 
 def left_attempt(
@@ -138,12 +136,12 @@ def is_leased(stack: Stack) -> bool:
 
 @pytest.mark.parametrize(("start", "copied", "held"), [(0, 0, 2), (10, 1, 1)])
 def test_copy_of_another_process_of_the_broker_is_waited_for(
-    stack: Stack, log_dir: Path, start: int, copied: int, held: int
+    stack: Stack, start: int, copied: int, held: int
 ) -> None:
     attempt = left_attempt(stack, start, HOUR_MS)
-    report = shipped(stack, log_dir)
+    report = shipped(stack, stack.log_dir)
     assert (report.cleaned_attempts, report.copied_segments) == (0, copied)
-    assert (report.held_segments, report.complete) == (held, False)
+    assert (report.blocked_segments, report.complete) == (held, False)
     (problem,) = report.problems
     assert problem.kind is ProblemKind.COPY_FAILED
     assert f"copying offsets {start} to {start + 9} (or died doing so)" in problem.message
@@ -152,11 +150,9 @@ def test_copy_of_another_process_of_the_broker_is_waited_for(
     assert list(states.values()) == [FINISHED] * copied
 
 
-def test_copy_of_a_killed_process_is_cleaned_up_after_its_lease(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_copy_of_a_killed_process_is_cleaned_up_after_its_lease(stack: Stack) -> None:
     left_attempt(stack, 0, lease_ms=2_000)
-    report = shipped(stack, log_dir, leased_for(HOUR_MS, retry_for_s=60.0))
+    report = shipped(stack, stack.log_dir, leased_for(HOUR_MS, retry_for_s=60.0))
     assert (report.cleaned_attempts, report.copied_segments) == (1, 2)
     assert report.complete
     assert stack.ranges() == WHOLE
@@ -166,10 +162,10 @@ def test_copy_of_a_killed_process_is_cleaned_up_after_its_lease(
     ("lease_ms", "broker_id", "cleaned"), [(None, BROKER_ID, 1), (HOUR_MS, BROKER_ID + 1, 0)]
 )
 def test_copy_without_a_lease_or_of_another_broker_is_not_waited_for(
-    stack: Stack, log_dir: Path, lease_ms: int | None, broker_id: int, cleaned: int
+    stack: Stack, lease_ms: int | None, broker_id: int, cleaned: int
 ) -> None:
     left_attempt(stack, 0, lease_ms, broker_id)
-    report = shipped(stack, log_dir)
+    report = shipped(stack, stack.log_dir)
     assert (report.cleaned_attempts, report.copied_segments) == (cleaned, 2)
     assert report.complete
 
@@ -178,13 +174,11 @@ def began_ago(age_ms: int) -> int:
     return time.time_ns() // 1_000_000 - age_ms
 
 
-def test_young_copy_of_the_broker_without_a_lease_is_waited_for(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_young_copy_of_the_broker_without_a_lease_is_waited_for(stack: Stack) -> None:
     attempt = left_attempt(stack, 0, lease_ms=None, began_ms=began_ago(HOUR_MS - 600_000))
-    report = shipped(stack, log_dir)
+    report = shipped(stack, stack.log_dir)
     assert (report.cleaned_attempts, report.copied_segments) == (0, 0)
-    assert (report.held_segments, report.complete) == (2, False)
+    assert (report.blocked_segments, report.complete) == (2, False)
     (problem,) = report.problems
     assert "retrying when it finishes or its copy is an hour old" in problem.message
     assert [s.remote_log_segment_id for s in stack.segments()] == [attempt.remote_log_segment_id]
@@ -192,15 +186,15 @@ def test_young_copy_of_the_broker_without_a_lease_is_waited_for(
 
 @pytest.mark.parametrize("off_by_ms", [YEAR_MS, -YEAR_MS])
 def test_how_young_a_copy_of_the_broker_is_the_clock_of_this_host_does_not_say(
-    stack: Stack, log_dir: Path, off_by_ms: int
+    stack: Stack, off_by_ms: int
 ) -> None:
     attempt = left_attempt(stack, 0, lease_ms=None, began_ms=began_ago(60_000))
     settings = leased_for(HOUR_MS)
     report = ship(
-        [log_dir], stack.rsm, stack.rlmm, settings, now_ms=lambda: began_ago(0) + off_by_ms
+        [stack.log_dir], stack.rsm, stack.rlmm, settings, now_ms=lambda: began_ago(0) + off_by_ms
     )
     (partition,) = report.partitions
-    assert (partition.cleaned_attempts, partition.held_segments) == (0, 2)
+    assert (partition.cleaned_attempts, partition.blocked_segments) == (0, 2)
     assert [(s.remote_log_segment_id, s.state) for s in stack.segments()] == [
         (attempt.remote_log_segment_id, STARTED)
     ]
@@ -208,12 +202,12 @@ def test_how_young_a_copy_of_the_broker_is_the_clock_of_this_host_does_not_say(
 
 @pytest.mark.parametrize(("age_ms", "epoch"), [(HOUR_MS + 60_000, None), (60_000, 0)])
 def test_old_copy_of_the_broker_or_of_an_rlm_without_lease_is_cleaned_up(
-    stack: Stack, log_dir: Path, age_ms: int, epoch: int | None
+    stack: Stack, age_ms: int, epoch: int | None
 ) -> None:
     """A lease of RLM's copies has expired, or never existed and the folder's lock is free."""
     began_ms = began_ago(age_ms)
     left_attempt(stack, 0, lease_ms=None, began_ms=began_ms, broker_leader_epoch=epoch)
-    report = shipped(stack, log_dir)
+    report = shipped(stack, stack.log_dir)
     assert (report.cleaned_attempts, report.copied_segments) == (1, 2)
     assert stack.ranges() == WHOLE
 
@@ -224,43 +218,39 @@ class ChangedOnceListed(Watched):
     change: Any = None
 
     def list_remote_log_segments(self, *args: Any, **kwargs: Any) -> Any:
-        page = self._rlmm.list_remote_log_segments(*args, **kwargs)
+        page = self.real.list_remote_log_segments(*args, **kwargs)
         change, self.change = self.change, None
         if change is not None:
             change()
         return page
 
 
-def test_a_copy_that_was_listed_without_a_lease_may_have_one_by_now(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_copy_that_was_listed_without_a_lease_may_have_one_by_now(stack: Stack) -> None:
     """A late renewal changes no revision."""
     attempt, rlmm = left_attempt(stack, 0, lease_ms=1_000), ChangedOnceListed(stack.rlmm)
     eventually(lambda: not is_leased(stack), DEADLINE_MS)
     ids = [attempt.remote_log_segment_id]
     rlmm.change = lambda: stack.rlmm.renew_copy_leases(ids, HOUR_MS, BROKER_ID)
-    report = shipped(stack, log_dir, rlmm=rlmm)
-    assert (report.cleaned_attempts, report.copied_segments, report.held_segments) == (0, 0, 2)
+    report = shipped(stack, stack.log_dir, rlmm=rlmm)
+    assert (report.cleaned_attempts, report.copied_segments, report.blocked_segments) == (0, 0, 2)
     assert [s.state for s in stack.segments()] == [STARTED]
 
 
-def test_a_copy_that_was_listed_as_in_progress_may_have_finished_by_now(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_copy_that_was_listed_as_in_progress_may_have_finished_by_now(stack: Stack) -> None:
     attempt, rlmm = left_attempt(stack, 0, lease_ms=None), ChangedOnceListed(stack.rlmm)
     rlmm.change = lambda: move(stack.rlmm, attempt, FINISHED, broker_id=BROKER_ID)
-    report = shipped(stack, log_dir, leased_for(HOUR_MS, retry_for_s=60.0), rlmm=rlmm)
+    report = shipped(stack, stack.log_dir, leased_for(HOUR_MS, retry_for_s=60.0), rlmm=rlmm)
     assert (report.cleaned_attempts, report.copied_segments) == (0, 1)
     assert stack.ranges() == WHOLE
     assert attempt.remote_log_segment_id in {s.remote_log_segment_id for s in stack.segments()}
 
 
 def test_two_processes_on_copies_of_one_folder_copy_each_segment_once(
-    stack: Stack, log_dir: Path, copied_dir: Path
+    stack: Stack, copied_dir: Path
 ) -> None:
     rsm, meanwhile = FailingRsm(stack.rsm), list[PartitionShipReport]()
     rsm.before_copy = lambda _: meanwhile.append(shipped(stack, copied_dir))
-    assert shipped(stack, log_dir, rsm=rsm).complete
+    assert shipped(stack, stack.log_dir, rsm=rsm).complete
     assert [(p.copied_segments, p.cleaned_attempts) for p in meanwhile] == [(0, 0), (0, 0)]
     late = shipped(stack, copied_dir)
     assert (late.copied_segments, late.present_segments) == (0, 2)
@@ -268,26 +258,26 @@ def test_two_processes_on_copies_of_one_folder_copy_each_segment_once(
     assert len(stack.keys()) == 2 * 3
 
 
-def test_a_process_ends_its_own_attempts_at_once(stack: Stack, log_dir: Path) -> None:
+def test_a_process_ends_its_own_attempts_at_once(stack: Stack) -> None:
     """The leases are its own, including that of an attempt whose begin got no response."""
     lost = list[object]()
 
     class AnswerLost(Watched):
         def add_remote_log_segment_metadata(self, *args: Any, **kwargs: Any) -> Any:
-            outcome = self._rlmm.add_remote_log_segment_metadata(*args, **kwargs)
+            outcome = self.real.add_remote_log_segment_metadata(*args, **kwargs)
             if not lost:
                 lost.append(outcome)
                 raise RetriableRemoteStorageError("the connection broke")
             return outcome
 
     settings = leased_for(HOUR_MS, retry_for_s=60.0)
-    report = shipped(stack, log_dir, settings, rlmm=AnswerLost(stack.rlmm))
+    report = shipped(stack, stack.log_dir, settings, rlmm=AnswerLost(stack.rlmm))
     assert (report.cleaned_attempts, report.copied_segments) == (1, 2)
     assert stack.ranges() == WHOLE
 
 
 @pytest.mark.deep
-def test_a_copy_that_takes_longer_than_its_lease_keeps_it(stack: Stack, log_dir: Path) -> None:
+def test_a_copy_that_takes_longer_than_its_lease_keeps_it(stack: Stack) -> None:
     rsm, rlmm = FailingRsm(stack.rsm), Watched(stack.rlmm)
 
     def slowly(metadata: RemoteLogSegmentMetadata) -> None:
@@ -297,26 +287,7 @@ def test_a_copy_that_takes_longer_than_its_lease_keeps_it(stack: Stack, log_dir:
             assert is_leased(stack)
 
     rsm.before_copy = slowly
-    report = shipped(stack, log_dir, leased_for(18_000), rsm=rsm, rlmm=rlmm)
-    assert (report.copied_segments, report.cleaned_attempts) == (2, 0)
-    assert rlmm.asked_for == [FINISHED, FINISHED]
-
-
-@pytest.mark.deep
-def test_an_outage_that_is_shorter_than_the_lease_costs_nothing(
-    stack: Stack, log_dir: Path
-) -> None:
-    rsm, rlmm = FailingRsm(stack.rsm), Watched(stack.rlmm)
-
-    def through_an_outage(metadata: RemoteLogSegmentMetadata) -> None:
-        if metadata.start_offset == 0:
-            rlmm.is_away = True
-            eventually(lambda: rlmm.failed >= 3, DEADLINE_MS)
-            rlmm.is_away = False
-            eventually(lambda: rlmm.renewed >= 3, DEADLINE_MS)
-
-    rsm.before_copy = through_an_outage
-    report = shipped(stack, log_dir, leased_for(18_000), rsm=rsm, rlmm=rlmm)
+    report = shipped(stack, stack.log_dir, leased_for(18_000), rsm=rsm, rlmm=rlmm)
     assert (report.copied_segments, report.cleaned_attempts) == (2, 0)
     assert rlmm.asked_for == [FINISHED, FINISHED]
 
@@ -344,7 +315,7 @@ def delete_by_another(stack: Stack) -> None:
 @pytest.mark.parametrize("is_deleted_meanwhile", [True, False])
 @pytest.mark.parametrize("is_before_the_bytes", [True, False])
 def test_copy_with_an_expired_lease_is_abandoned_before_it_finishes(
-    stack: Stack, log_dir: Path, is_before_the_bytes: bool, is_deleted_meanwhile: bool
+    stack: Stack, is_before_the_bytes: bool, is_deleted_meanwhile: bool
 ) -> None:
     rsm, rlmm = FailingRsm(stack.rsm), Watched(stack.rlmm)
     rlmm.is_away = True
@@ -359,11 +330,11 @@ def test_copy_with_an_expired_lease_is_abandoned_before_it_finishes(
         rsm.before_copy = until_the_lease_has_ended
     else:
         rsm.after_copy = until_the_lease_has_ended
-    report = shipped(stack, log_dir, leased_for(1_000), rsm=rsm, rlmm=rlmm)
+    report = shipped(stack, stack.log_dir, leased_for(1_000), rsm=rsm, rlmm=rlmm)
     assert report.copied_segments == 0
     assert FINISHED not in rlmm.asked_for
     assert stack.keys() == []
-    again = shipped(stack, log_dir)
+    again = shipped(stack, stack.log_dir)
     assert again.complete
     assert stack.ranges() == WHOLE
 
@@ -376,11 +347,7 @@ def test_copy_with_an_expired_lease_is_abandoned_before_it_finishes(
 @pytest.mark.parametrize("is_finished", [True, False], ids=["deleted", "marked"])
 @pytest.mark.parametrize("by_another_rlm", [True, False])
 def test_objects_uploaded_after_another_process_abandoned_the_copy_are_deleted(
-    stack: Stack,
-    log_dir: Path,
-    by_another_rlm: bool,
-    is_finished: bool,
-    failure: RemoteStorageError | None,
+    stack: Stack, by_another_rlm: bool, is_finished: bool, failure: RemoteStorageError | None
 ) -> None:
     rsm = FailingRsm(stack.rsm)
     other = SegmentCopier(
@@ -407,16 +374,14 @@ def test_objects_uploaded_after_another_process_abandoned_the_copy_are_deleted(
         return answer
 
     rsm.before_copy, rsm.after_copy = give_up, fail
-    report = shipped(stack, log_dir, rsm=rsm)
+    report = shipped(stack, stack.log_dir, rsm=rsm)
     assert (report.copied_segments, report.complete) == (0, False)
     assert stack.keys() == []
-    assert shipped(stack, log_dir).complete
+    assert shipped(stack, stack.log_dir).complete
     assert stack.ranges() == WHOLE
 
 
-def test_a_refused_renewal_gives_the_copy_up_while_the_lease_would_still_run(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_refused_renewal_gives_the_copy_up_while_the_lease_would_still_run(stack: Stack) -> None:
     rsm, rlmm, refused = FailingRsm(stack.rsm), Watched(stack.rlmm), list[object]()
 
     def refuse(segment_ids: Any, lease_ms: int, broker_id: int) -> list[RenewOutcome]:
@@ -432,14 +397,14 @@ def test_a_refused_renewal_gives_the_copy_up_while_the_lease_would_still_run(
             eventually(lambda: refused, DEADLINE_MS)
 
     rsm.before_copy = once
-    report = shipped(stack, log_dir, leased_for(6_000, retry_for_s=60.0), rsm=rsm, rlmm=rlmm)
+    report = shipped(stack, stack.log_dir, leased_for(6_000, retry_for_s=60.0), rsm=rsm, rlmm=rlmm)
     assert (report.copied_segments, report.cleaned_attempts) == (2, 1)
     assert len(copies) == 3
     assert stack.ranges() == WHOLE
 
 
 def test_copy_that_cannot_be_abandoned_still_reports_its_failure(
-    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     rsm = FailingRsm(stack.rsm)
 
@@ -453,7 +418,7 @@ def test_copy_that_cannot_be_abandoned_still_reports_its_failure(
         raise RetriableRemoteStorageError("the store is away")
 
     rsm.before_copy = broken
-    report = shipped(stack, log_dir, rsm=rsm, rlmm=AwayForUpdates(stack.rlmm))
+    report = shipped(stack, stack.log_dir, rsm=rsm, rlmm=AwayForUpdates(stack.rlmm))
     (problem,) = report.problems
     assert "the store is away" in problem.message
     assert (

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ from tests.harness.retained_log import (
     take_turns,
 )
 from tests.harness.ship_stack import Stack, description, fetch, lose_rolled_segments
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
+from tests.unit.rlm.kafka_bytes import NAME, batch
 
 pytestmark = pytest.mark.deep
 
@@ -54,13 +53,9 @@ NOT_TIERED = {"remote.storage.enable": "false"}
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return write_log_dir(tmp_path / "logs", BROKER_ID)
-
-
-@pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
-    return hourly_log(log_dir)
+def stack(stack: Stack) -> Stack:
+    stack.files = hourly_log(stack.log_dir)
+    return stack
 
 
 def real_now_ms() -> int:
@@ -69,14 +64,13 @@ def real_now_ms() -> int:
 
 def rlm_of(
     stack: Stack,
-    log_dir: Path,
     now_ms: Callable[[], int] = real_now_ms,
     rsm: Any = None,
     rlmm: Any = None,
     limits: RlmLimits = AT_ONCE,
 ) -> BrokerRemoteLogManager:
     return BrokerRemoteLogManager(
-        [log_dir], rsm or stack.rsm, rlmm or stack.rlmm, limits, now_ms=now_ms
+        [stack.log_dir], rsm or stack.rsm, rlmm or stack.rlmm, limits, now_ms=now_ms
     )
 
 
@@ -94,7 +88,7 @@ class Turned:
 def put(stack: Stack, settings: dict[str, str]) -> None:
     """Put settings, even before the first pass, which makes the topic known."""
     stack.rlmm.on_partition_leadership_changes([PartitionLeadership(NAME, 2)], [], BROKER_ID)
-    stack.rlmm.put_topic_config(NAME.topic_id, settings)
+    stack.rlmm.put_topic_config(NAME.topic_id, settings, now=True)
 
 
 def figures(rlm: BrokerRemoteLogManager) -> dict[str, float]:
@@ -106,12 +100,9 @@ def figures(rlm: BrokerRemoteLogManager) -> dict[str, float]:
     return {sample.name.removeprefix("sediment_rlm_"): sample.value for sample in samples}
 
 
-@pytest.mark.usefixtures("files")
-def test_a_segment_is_copied_when_its_newest_record_is_old_enough(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_segment_is_copied_when_its_newest_record_is_old_enough(stack: Stack) -> None:
     ahead_ms = [0]
-    rlm = rlm_of(stack, log_dir, now_ms=lambda: real_now_ms() + ahead_ms[0])
+    rlm = rlm_of(stack, now_ms=lambda: real_now_ms() + ahead_ms[0])
     put(stack, {"remote.copy.lag.ms": str(4 * HOUR_MS)})
     take_turns(rlm)
     assert stack.ranges() == EVERY_RANGE[:3]
@@ -123,13 +114,11 @@ def test_a_segment_is_copied_when_its_newest_record_is_old_enough(
     assert stack.ranges() == EVERY_RANGE
 
 
-def test_a_segment_is_copied_when_enough_lies_behind_it(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    size = files.file(0, ".log").stat().st_size
-    active = files.file(60, ".log").stat().st_size
+def test_a_segment_is_copied_when_enough_lies_behind_it(stack: Stack) -> None:
+    size = stack.files.file(0, ".log").stat().st_size
+    active = stack.files.file(60, ".log").stat().st_size
     put(stack, {"remote.copy.lag.ms": "-1", "remote.copy.lag.bytes": str(4 * size + active)})
-    rlm = rlm_of(stack, log_dir)
+    rlm = rlm_of(stack)
     take_turns(rlm)
     assert stack.ranges() == EVERY_RANGE[:2]
     put(stack, {"remote.copy.lag.ms": "-1"})
@@ -137,58 +126,47 @@ def test_a_segment_is_copied_when_enough_lies_behind_it(
     assert stack.ranges() == EVERY_RANGE[:2]
 
 
-@pytest.mark.usefixtures("files")
-def test_the_lag_of_the_settings_holds_for_topics_that_say_nothing(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_the_lag_of_the_settings_holds_for_topics_that_say_nothing(stack: Stack) -> None:
     lag = CopyLagDefaults(ms=5 * HOUR_MS)
-    rlm = rlm_of(stack, log_dir, limits=RlmLimits(interval_s=0.0, copy_lag=lag))
+    rlm = rlm_of(stack, limits=RlmLimits(interval_s=0.0, copy_lag=lag))
     take_turns(rlm)
     assert stack.ranges() == EVERY_RANGE[:2]
 
 
 @pytest.mark.parametrize("wrong_ms", [-YEAR_MS, YEAR_MS])
-@pytest.mark.usefixtures("files")
 def test_with_a_clock_a_year_wrong_nothing_is_deleted_that_is_not_due(
-    stack: Stack, log_dir: Path, wrong_ms: int
+    stack: Stack, wrong_ms: int
 ) -> None:
     put(stack, {**keep_hours(24), "remote.copy.lag.ms": str(4 * HOUR_MS)})
-    take_turns(rlm_of(stack, log_dir, now_ms=lambda: real_now_ms() + wrong_ms), rounds=3)
+    take_turns(rlm_of(stack, now_ms=lambda: real_now_ms() + wrong_ms), rounds=3)
     assert stack.ranges() == EVERY_RANGE
 
 
-@pytest.mark.usefixtures("files")
-def test_ship_ignores_the_copy_lag(stack: Stack, log_dir: Path) -> None:
+def test_ship_ignores_the_copy_lag(stack: Stack) -> None:
     put(stack, {"remote.copy.lag.ms": str(24 * HOUR_MS)})
-    (shipped,) = stack.ship(log_dir).partitions
+    (shipped,) = stack.ship().partitions
     assert (shipped.copied_segments, shipped.complete) == (6, True)
 
 
 @pytest.mark.parametrize("settings", [COPY_DISABLED, NOT_TIERED])
-@pytest.mark.usefixtures("files")
-def test_topic_with_copying_disabled_is_not_copied(
-    stack: Stack, log_dir: Path, settings: dict[str, str]
-) -> None:
+def test_topic_with_copying_disabled_is_not_copied(stack: Stack, settings: dict[str, str]) -> None:
     put(stack, settings)
-    rlm = rlm_of(stack, log_dir)
+    rlm = rlm_of(stack)
     take_turns(rlm, rounds=2)
     assert (stack.segments(), stack.keys()) == ([], [])
-    assert figures(rlm)["remote_copy_lag_segments"] == 0
-    (shipped,) = stack.ship(log_dir).partitions
+    assert figures(rlm)["remote_copy_lag_segments"] == description(rlm).lag_segments == 0
+    (shipped,) = stack.ship().partitions
     assert (shipped.copied_segments, stack.keys()) == (0, [])
     put(stack, {"remote.log.delete.on.disable": "true"})
     take_turns(rlm)
     assert stack.ranges() == EVERY_RANGE
 
 
-@pytest.mark.usefixtures("files")
-def test_reads_and_retention_continue_while_copying_is_disabled(
-    stack: Stack, log_dir: Path
-) -> None:
-    rlm = rlm_of(stack, log_dir)
+def test_reads_and_retention_continue_while_copying_is_disabled(stack: Stack) -> None:
+    rlm = rlm_of(stack)
     take_turns(rlm)
     put(stack, {**COPY_DISABLED, **keep_hours(2)})
-    lose_rolled_segments(log_dir)
+    lose_rolled_segments(stack.log_dir)
     take_turns(rlm, rounds=2)
     assert stack.ranges() == EVERY_RANGE[4:]
     (part,) = fetch(rlm, 45)[:1]
@@ -196,14 +174,11 @@ def test_reads_and_retention_continue_while_copying_is_disabled(
     assert description(rlm).problems == ()
 
 
-@pytest.mark.usefixtures("files")
-def test_remains_of_a_copy_are_removed_while_copying_is_disabled(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_remains_of_a_copy_are_removed_while_copying_is_disabled(stack: Stack) -> None:
     def away(*args: object, **named: object) -> bytes:
         raise RetriableRemoteStorageError("away")
 
-    rlm = rlm_of(stack, log_dir, rsm=Changed(stack.rsm, copy_log_segment_data=away))
+    rlm = rlm_of(stack, rsm=Changed(stack.rsm, copy_log_segment_data=away))
     take_turns(rlm)
     assert [s.state for s in stack.segments()] == [RemoteLogSegmentState.DELETE_SEGMENT_STARTED]
     put(stack, COPY_DISABLED)
@@ -227,7 +202,6 @@ DEADLINE_MS = 60_000
 
 def copy_task(
     stack: Stack,
-    log_dir: Path,
     clock: SteppedTime,
     limit: QuotaLimit = UNLIMITED,
     quota: TokenBucket | None = None,
@@ -235,7 +209,7 @@ def copy_task(
     turn_s: float | None = 10.0,
     rsm: Any = None,
 ) -> CopyTask:
-    found = find_partitions([log_dir]).partitions[name]
+    found = find_partitions([stack.log_dir]).partitions[name]
     rules = CopyRules(TopicConfigs(stack.rlmm, 0.0), quota=quota or limit.bucket("copies", clock))
     partition = new_partition(name, LocalPartition(found), stack.rsm, stack.rlmm)
     copier = SegmentCopier(rsm or stack.rsm, stack.rlmm, BROKER_ID, real_now_ms, CopyLimits())
@@ -263,9 +237,9 @@ def before_copies(stack: Stack, act: Callable[[], object]) -> Changed:
     return Changed(stack.rsm, copy_log_segment_data=copied)
 
 
-def test_copies_keep_to_the_quota(stack: Stack, log_dir: Path, files: PartitionFiles) -> None:
-    clock, size = SteppedTime(), files.file(0, ".log").stat().st_size
-    task = copy_task(stack, log_dir, clock, QuotaLimit(1))
+def test_copies_keep_to_the_quota(stack: Stack) -> None:
+    clock, size = SteppedTime(), stack.files.file(0, ".log").stat().st_size
+    task = copy_task(stack, clock, QuotaLimit(1))
     (count, waited_s), passes = throttled(), 1
     while (report := task.run()).more_after_s is not None:
         assert (report.copied_segments, report.failure) == (1, "")
@@ -286,17 +260,16 @@ def throttled() -> tuple[float, float]:
     return read(f"{name}_count") or 0.0, read(f"{name}_sum") or 0.0
 
 
-def two_tasks(stack: Stack, log_dir: Path, clock: SteppedTime) -> list[CopyTask]:
+def two_tasks(stack: Stack, clock: SteppedTime) -> list[CopyTask]:
     """Return tasks of two partitions that share a quota."""
-    hourly_log(log_dir, replace(NAME, partition=1))
+    hourly_log(stack.log_dir, replace(NAME, partition=1))
     quota, names = QuotaLimit(1).bucket("copies", clock), [NAME, replace(NAME, partition=1)]
-    return [copy_task(stack, log_dir, clock, quota=quota, name=name) for name in names]
+    return [copy_task(stack, clock, quota=quota, name=name) for name in names]
 
 
-@pytest.mark.usefixtures("files")
-def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack, log_dir: Path) -> None:
+def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack) -> None:
     clock = SteppedTime()
-    first, second = two_tasks(stack, log_dir, clock)
+    first, second = two_tasks(stack, clock)
     assert first.run().copied_segments == 1
     wait_s = [task.run().more_after_s or 0.0 for task in (first, second)]
     assert 0 < wait_s[0] < wait_s[1]
@@ -306,12 +279,9 @@ def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack, log_dir: P
     assert second.run().copied_segments == 1
 
 
-@pytest.mark.usefixtures("files")
-def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(stack: Stack) -> None:
     clock = SteppedTime()
-    first, second = two_tasks(stack, log_dir, clock)
+    first, second = two_tasks(stack, clock)
     assert first.run().copied_segments == 1
     due_s = first.run().more_after_s
     put(stack, COPY_DISABLED)
@@ -320,28 +290,24 @@ def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(
     assert second.run().more_after_s == due_s
 
 
-@pytest.mark.usefixtures("files")
-def test_partition_waiting_for_the_quota_can_be_shipped(stack: Stack, log_dir: Path) -> None:
-    task = copy_task(stack, log_dir, SteppedTime(), QuotaLimit(1))
+def test_partition_waiting_for_the_quota_can_be_shipped(stack: Stack) -> None:
+    task = copy_task(stack, SteppedTime(), QuotaLimit(1))
     assert task.run().copied_segments == 1
     report = task.run()
     assert (report.copied_segments, report.failure) == (0, "")
     assert report.more_after_s
-    (shipped,) = stack.ship(log_dir).partitions
+    (shipped,) = stack.ship().partitions
     assert (shipped.copied_segments, shipped.complete) == (5, True)
     assert task.run().more_after_s is None
 
 
-@pytest.mark.usefixtures("files")
-def test_a_pass_gives_way_after_the_segment_with_which_its_turn_is_over(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_pass_gives_way_after_the_segment_with_which_its_turn_is_over(stack: Stack) -> None:
     clock = SteppedTime()
 
     def take_4_s() -> None:
         clock.now_s += 4.0
 
-    task = copy_task(stack, log_dir, clock, rsm=before_copies(stack, take_4_s))
+    task = copy_task(stack, clock, rsm=before_copies(stack, take_4_s))
     found = [task.run() for _ in range(3)]
     assert [(r.copied_segments, r.more_after_s, r.failure) for r in found] == [
         (3, 0.0, ""),
@@ -351,47 +317,42 @@ def test_a_pass_gives_way_after_the_segment_with_which_its_turn_is_over(
     assert stack.ranges() == EVERY_RANGE
 
 
-@pytest.mark.usefixtures("files")
-def test_ship_copies_all_segments_in_one_pass(stack: Stack, log_dir: Path) -> None:
+def test_ship_copies_all_segments_in_one_pass(stack: Stack) -> None:
     clock = SteppedTime()
 
     def take_an_hour() -> None:
         clock.now_s += 3600.0
 
     rsm = before_copies(stack, take_an_hour)
-    report = copy_task(stack, log_dir, clock, turn_s=None, rsm=rsm).run()
+    report = copy_task(stack, clock, turn_s=None, rsm=rsm).run()
     assert (report.copied_segments, report.more_after_s) == (6, None)
 
 
-def throttled_rlm(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
+def throttled_rlm(stack: Stack) -> BrokerRemoteLogManager:
     """Make an RLM that copies a segment in some minutes, and one partition at a time."""
     limits = replace(AT_ONCE, interval_s=0.1, copier_threads=1, copy_quota=QuotaLimit(1))
-    return rlm_of(stack, log_dir, limits=limits)
+    return rlm_of(stack, limits=limits)
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("files")
-def test_while_the_quota_keeps_some_waiting_the_others_have_their_passes(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_while_the_quota_keeps_some_waiting_the_others_have_their_passes(stack: Stack) -> None:
     others = [replace(NAME, partition=number) for number in (1, 2)]
     for name in others:
-        hourly_log(log_dir, name)
-    rlm = throttled_rlm(stack, log_dir)
+        hourly_log(stack.log_dir, name)
+    rlm = throttled_rlm(stack)
     rlm.start()
     try:
         # All but the one that was copied; and of all it is known.
         eventually(lambda: figures(rlm)["remote_copy_lag_segments"] == 17, DEADLINE_MS)
-        hourly_log(log_dir, replace(NAME, partition=3))
+        hourly_log(stack.log_dir, replace(NAME, partition=3))
         eventually(lambda: figures(rlm)["remote_copy_lag_segments"] == 23, DEADLINE_MS)
     finally:
         rlm.stop(DEADLINE_S)
 
 
-@pytest.mark.usefixtures("files")
-def test_copying_that_is_disabled_within_a_pass_ends_it(stack: Stack, log_dir: Path) -> None:
+def test_copying_that_is_disabled_within_a_pass_ends_it(stack: Stack) -> None:
     rsm = before_copies(stack, lambda: put(stack, COPY_DISABLED))
-    report = copy_task(stack, log_dir, SteppedTime(), rsm=rsm).run()
+    report = copy_task(stack, SteppedTime(), rsm=rsm).run()
     assert (report.failure, report.problems, report.more_after_s) == ("", [], None)
     assert stack.ranges() == EVERY_RANGE[:1]
 
@@ -401,14 +362,13 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("files")
 def test_the_reason_why_a_topic_is_not_copied_is_logged_once(
-    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")
-    hourly_log(log_dir, replace(NAME, partition=1))
+    hourly_log(stack.log_dir, replace(NAME, partition=1))
     put(stack, NOT_TIERED)
-    rlm = rlm_of(stack, log_dir)
+    rlm = rlm_of(stack)
     take_turns(rlm, rounds=3)
     (said,) = told_of(caplog)
     assert said == "topic t is not copied: remote.storage.enable=false"
@@ -419,24 +379,20 @@ def test_the_reason_why_a_topic_is_not_copied_is_logged_once(
     assert told_of(caplog)[1:] == ["topic t is not copied: remote.log.copy.disable=true"]
 
 
-def test_damage_of_a_log_not_to_be_copied_is_no_problem(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    files.file(0, ".log").write_bytes(b"no batch")
+def test_damage_of_a_log_not_to_be_copied_is_no_problem(stack: Stack) -> None:
+    stack.files.file(0, ".log").write_bytes(b"no batch")
     put(stack, COPY_DISABLED)
-    report = copy_task(stack, log_dir, SteppedTime()).run()
+    report = copy_task(stack, SteppedTime()).run()
     assert (report.failure, report.problems) == ("", [])
     put(stack, {})
-    report = copy_task(stack, log_dir, SteppedTime()).run()
+    report = copy_task(stack, SteppedTime()).run()
     assert len(report.problems) == 1
 
 
-def test_metrics_of_a_topic_show_pending_and_tiered_segments(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    size = files.file(0, ".log").stat().st_size
+def test_metrics_of_a_topic_show_lag_and_tiered_segments(stack: Stack) -> None:
+    size = stack.files.file(0, ".log").stat().st_size
     put(stack, {"remote.copy.lag.ms": str(4 * HOUR_MS), "local.retention.ms": str(6 * HOUR_MS)})
-    rlm = rlm_of(stack, log_dir)
+    rlm = rlm_of(stack)
     take_turns(rlm)
     found = figures(rlm)
     # The oldest that is left is three and a half hours old.
@@ -444,7 +400,7 @@ def test_metrics_of_a_topic_show_pending_and_tiered_segments(
     assert found.pop("seconds_until_local_deletion") == pytest.approx(2.5 * 3600, abs=600)
     assert 0 < found.pop("remote_log_size_computation_seconds") < 30
     assert found == {
-        "partitions_held_back": 0,
+        "partitions_blocked": 0,
         "remote_copy_lag_bytes": 3 * size,
         "remote_copy_lag_segments": 3,
         "remote_delete_lag_bytes": 0,
@@ -452,7 +408,8 @@ def test_metrics_of_a_topic_show_pending_and_tiered_segments(
         "remote_log_metadata_count": 3,
         "remote_log_size_bytes": 3 * size,
     }
-    assert description(rlm).pending_segments == 3
+    for lag in (rlm.copy_lag(), description(rlm)):
+        assert (lag.lag_segments, lag.lag_bytes) == (3, 3 * size)
     put(stack, {})
     take_turns(rlm)
     found = figures(rlm)
@@ -461,15 +418,13 @@ def test_metrics_of_a_topic_show_pending_and_tiered_segments(
     assert found["remote_log_size_bytes"] == 6 * size
 
 
-def test_the_figures_count_deletions_that_did_not_end(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_the_figures_count_deletions_that_did_not_end(stack: Stack) -> None:
     def away(*args: object, **named: object) -> None:
         raise RetriableRemoteStorageError("away")
 
-    size = files.file(0, ".log").stat().st_size
+    size = stack.files.file(0, ".log").stat().st_size
     stuck = Changed(stack.rsm, delete_log_segment_data=away, delete_log_segment_data_batch=away)
-    rlm = rlm_of(stack, log_dir, rsm=stuck)
+    rlm = rlm_of(stack, rsm=stuck)
     take_turns(rlm)
     put(stack, keep_hours(2))
     take_turns(rlm)
@@ -477,45 +432,41 @@ def test_the_figures_count_deletions_that_did_not_end(
     assert found["remote_delete_lag_segments"] == 4
     assert found["remote_delete_lag_bytes"] == 4 * size
     assert (found["remote_log_metadata_count"], found["remote_log_size_bytes"]) == (6, 6 * size)
-    take_turns(rlm_of(stack, log_dir))
+    take_turns(rlm_of(stack))
     take_turns(rlm)
     assert figures(rlm)["remote_delete_lag_segments"] == 0
 
 
-def test_lag_is_published_while_rlmm_is_away(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_lag_is_published_while_rlmm_is_away(stack: Stack) -> None:
     def away(*args: object, **named: object) -> None:
         raise RetriableRemoteStorageError("away")
 
     changes: dict[str, Callable[..., Any]] = {}
-    rlm = rlm_of(stack, log_dir, rlmm=Turned(stack.rlmm, changes))
+    rlm = rlm_of(stack, rlmm=Turned(stack.rlmm, changes))
     take_turns(rlm)
     assert figures(rlm)["remote_copy_lag_segments"] == 0
     changes.update(topic_config=away, list_remote_log_segments=away)
-    files.snapshot(65)
-    files.segment(65, [batch(65, 5)])
+    stack.files.snapshot(65)
+    stack.files.segment(65, [batch(65, 5)])
     rlm.lanes.copies.tick()
     assert rlm.lanes.copies.wait_idle(30.0)
     assert figures(rlm)["remote_copy_lag_segments"] == 1
 
 
-def test_the_figures_of_a_topic_go_with_its_last_partition(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_the_figures_of_a_topic_go_with_its_last_partition(stack: Stack) -> None:
     put(stack, {"remote.copy.lag.ms": str(24 * HOUR_MS)})
-    rlm = rlm_of(stack, log_dir)
+    rlm = rlm_of(stack)
     take_turns(rlm)
     assert figures(rlm)["remote_copy_lag_segments"] == 6
-    shutil.rmtree(files.path)
+    shutil.rmtree(stack.files.path)
     take_turns(rlm)
     assert figures(rlm) == {}
 
 
 def test_it_is_logged_once_that_compacted_topics_cannot_be_recognized(
-    stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")
-    take_turns(rlm_of(stack, log_dir), rounds=2)
+    take_turns(rlm_of(stack), rounds=2)
     said = [r for r in caplog.records if "remote.storage.enable=false" in r.getMessage()]
     assert len(said) == 1

@@ -1,7 +1,6 @@
 """Test records that kafka-delete-records deleted at a broker beside RLM: no loss, and named."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -45,13 +44,13 @@ class Broker:
 
 
 @pytest.fixture
-def broker(stack: Stack, log_dir: Path) -> Broker:
+def broker(stack: Stack) -> Broker:
     """Provide a log: 0 to 9 are in the tier, and all below 22 was deleted a moment ago."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.segment(0, [batch(0, 10)])
     files.snapshot(10)
     files.segment(10, [batch(10, 10)])
-    take_turns(stack.rlm(log_dir, limits=AT_ONCE))
+    take_turns(stack.rlm(limits=AT_ONCE))
     assert stack.ranges() == [(0, 9)]
     lose_before_copy(files, 20)
     broker = Broker(files)
@@ -65,15 +64,15 @@ def problems(rlm: BrokerRemoteLogManager) -> tuple[Problem, ...]:
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_nothing_is_decided_before_the_broker_has_written_its_log_start(
-    stack: Stack, log_dir: Path, broker: Broker, is_new: bool
+    stack: Stack, broker: Broker, is_new: bool
 ) -> None:
     if not is_new:
         broker.writes_log_starts()
         broker.cuts_epochs()
-    rlm = stack.rlm(log_dir, limits=AT_ONCE)
+    rlm = stack.rlm(limits=AT_ONCE)
     take_turns(rlm, rounds=2)
     assert problems(rlm) == ()
-    assert rlm.copy_lag().held_back_partitions == 0
+    assert rlm.copy_lag().blocked_partitions == 0
     assert (stack.ranges(), stack.rlmm.partition_state(NAME).value.gaps) == ([(0, 9)], ())
     broker.writes_log_starts(f"{NAME.topic} 0 {CUT}")
     take_turns(rlm, rounds=2)
@@ -87,25 +86,25 @@ def test_nothing_is_decided_before_the_broker_has_written_its_log_start(
 
 
 def test_what_the_tier_still_has_is_named_until_it_is_deleted_there(
-    stack: Stack, log_dir: Path, broker: Broker
+    stack: Stack, broker: Broker
 ) -> None:
     broker.writes_log_starts(f"{NAME.topic} 0 {CUT}")
-    rlm = stack.rlm(log_dir, limits=AT_ONCE)
+    rlm = stack.rlm(limits=AT_ONCE)
     take_turns(rlm)
     (problem,) = problems(rlm)
     assert (problem.kind, problem.offset) == (ProblemKind.DELETED_AT_BROKER, CUT)
     assert "from offset 0 on" in problem.message
     assert "call DeleteRecords of this broker's RLM with before_offset 22" in problem.message
     assert stack.rlmm.partition_state(NAME).value.log_start_offset == 0
-    assert rlm.copy_lag().held_back_partitions == 0
+    assert rlm.copy_lag().blocked_partitions == 0
     (answer,) = rlm.delete_records((RecordsToDelete(NAME, CUT),))
     assert answer.log_start_offset == CUT
     assert problems(rlm) == ()
 
 
-def test_what_the_broker_does_not_list_is_lost(stack: Stack, log_dir: Path, broker: Broker) -> None:
+def test_what_the_broker_does_not_list_is_lost(stack: Stack, broker: Broker) -> None:
     broker.writes_log_starts()
-    rlm = stack.rlm(log_dir, limits=AT_ONCE)
+    rlm = stack.rlm(limits=AT_ONCE)
     take_turns(rlm)
     assert [(p.kind, p.offset) for p in problems(rlm)] == [(ProblemKind.LOST_BEFORE_COPY, 10)]
     assert stack.rlmm.partition_state(NAME).value.gaps == (OffsetGap(10, 19),)

@@ -1,7 +1,6 @@
 """Test the service's descriptions of its partitions."""
 
 import shutil
-from pathlib import Path
 from uuid import UUID
 
 from services.api.ids import TopicIdPartition
@@ -16,17 +15,17 @@ from tests.harness.troubles import FailingRlmm, SilentRlmm
 from tests.unit.rlm.kafka_bytes import NAME, three_segments
 
 
-def test_the_service_copies_and_describes(stack: Stack, log_dir: Path) -> None:
-    files = three_segments(log_dir)
-    rlm = stack.rlm(log_dir)
+def test_the_service_copies_and_describes(stack: Stack) -> None:
+    files = three_segments(stack.log_dir)
+    rlm = stack.rlm()
     before = description(rlm)
-    assert (before.pending_segments, before.copied_through_offset) == (2, -1)
+    assert (before.lag_segments, before.copied_through_offset) == (2, -1)
     rlm.lanes.copies.tick()
     assert rlm.lanes.copies.wait_idle(30.0)
     after = description(rlm)
     assert (after.leader_id, after.leader_epoch) == (7, 0)
     assert (after.log_start_offset, after.log_end_offset) == (0, 25)
-    assert (after.pending_segments, after.copied_through_offset) == (0, 19)
+    assert (after.lag_segments, after.copied_through_offset) == (0, 19)
     assert (after.local_segments, after.remote_segments) == (3, 2)
     assert after.remote_size_bytes == sum(
         files.file(base, ".log").stat().st_size for base in (0, 10)
@@ -34,15 +33,15 @@ def test_the_service_copies_and_describes(stack: Stack, log_dir: Path) -> None:
     rlm.stop(1.0)
 
 
-def test_a_silent_database_is_asked_once_for_a_page(stack: Stack, log_dir: Path) -> None:
+def test_a_silent_database_is_asked_once_for_a_page(stack: Stack) -> None:
     names = [TopicIdPartition(NAME.topic_id, NAME.topic, number) for number in range(4)]
     for name in names:
-        three_segments(log_dir, name)
-    stack.ship(log_dir)
-    shutil.rmtree(log_dir / "t-1")
+        three_segments(stack.log_dir, name)
+    stack.ship()
+    shutil.rmtree(stack.log_dir / "t-1")
     rlmm = SilentRlmm(stack.rlmm)
     rlmm.is_silent = True
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm)
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, rlmm)
     page = rlm.describe_partitions()
     assert rlmm.lists == 1
     assert names_of(page.partitions) == [("t", 0), ("t", 2), ("t", 3)]
@@ -53,20 +52,20 @@ def test_a_silent_database_is_asked_once_for_a_page(stack: Stack, log_dir: Path)
     assert len(rlm.describe_partitions().partitions) == 4
 
 
-def test_filtered_description_shows_nothing_of_other_topics(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
-    three_segments(log_dir, TopicIdPartition(UUID(int=5), "payroll", 0))
-    (log_dir / "payroll-0" / "partition.metadata").unlink()
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm)
+def test_filtered_description_shows_nothing_of_other_topics(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    three_segments(stack.log_dir, TopicIdPartition(UUID(int=5), "payroll", 0))
+    (stack.log_dir / "payroll-0" / "partition.metadata").unlink()
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, stack.rlmm)
     assert "payroll" in repr(rlm.describe_partitions())
     of_one_topic = rlm.describe_partitions([NAME.topic])
     assert names_of(of_one_topic.partitions) == [(NAME.topic, 0)]
     assert "payroll" not in repr(of_one_topic)
 
 
-def test_many_problems_are_listed_in_part_and_counted(stack: Stack, log_dir: Path) -> None:
-    files = three_segments(log_dir)
-    partition = next(iter(find_partitions([log_dir]).partitions.values()))
+def test_many_problems_are_listed_in_part_and_counted(stack: Stack) -> None:
+    files = three_segments(stack.log_dir)
+    partition = next(iter(find_partitions([stack.log_dir]).partitions.values()))
     problems = tuple(
         Problem(ProblemKind.COPY_FAILED, str(files.path), f"no {number}", number, 2)
         for number in range(50)
@@ -76,13 +75,13 @@ def test_many_problems_are_listed_in_part_and_counted(stack: Stack, log_dir: Pat
     ((found,), _) = PageDescriber(7).page([sick])
     assert found.problems[:20] == problems[:20]
     assert [p.message for p in found.problems[20:]] == ["and 30 more"]
-    assert sum(p.held_segments for p in found.problems) == 100
+    assert sum(p.blocked_segments for p in found.problems) == 100
 
 
-def test_a_page_ends_early_if_there_are_too_many_problems(stack: Stack, log_dir: Path) -> None:
+def test_a_page_ends_early_if_there_are_too_many_problems(stack: Stack) -> None:
     for number in range(120):
-        three_segments(log_dir, TopicIdPartition(NAME.topic_id, NAME.topic, number))
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+        three_segments(stack.log_dir, TopicIdPartition(NAME.topic_id, NAME.topic, number))
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, FailingRlmm(stack.rlmm))
     page = rlm.describe_partitions(page_size=1000)
     assert len(page.partitions) == 120
     for name in [d.topic_id_partition for d in page.partitions]:

@@ -38,6 +38,7 @@ from tests.behaviour.test_tiered_again import (
 from tests.deep.test_rlm_kills import rlm_service
 from tests.harness.callback_rlm import FOLLOWER, LEADER, callback_rlm, send_role, turn
 from tests.harness.eventually import eventually
+from tests.harness.holds import hold, release
 from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.harness.retained_log import AT_ONCE, Changed, hourly_log
 from tests.harness.ship_stack import Stack, description, read
@@ -51,12 +52,6 @@ ENABLED = {"remote.storage.enable": "true"}
 NOT_ENABLED = {"remote.storage.enable": "false"}
 DELETABLE = {"remote.log.delete.on.disable": "true"}
 DISABLED = {**NOT_ENABLED, **DELETABLE}
-HELD = {**DISABLED, "sediment.hold": "true"}
-PAUSED = {
-    **DISABLED,
-    "sediment.retention.owner": "sweep",
-    "sediment.sweep.paused": "true",
-}
 
 
 @dataclass
@@ -73,7 +68,7 @@ class Finding:
         rlmm = Changed(self.stack.rlmm, **changed)
         if self.source is PartitionSource.POLLER:
             assert rsm is None
-            rlm = polling_rlm(self.stack, self.log_dir, self.cluster, rlmm)
+            rlm = polling_rlm(self.stack, self.cluster, rlmm)
             poll(rlm)
             return rlm
         return BrokerRemoteLogManager([self.log_dir], rsm or self.stack.rsm, rlmm, AT_ONCE)
@@ -93,29 +88,27 @@ def files(log_dir: Path) -> PartitionFiles:
     return hourly_log(log_dir)
 
 
-def made_finding(stack: Stack, log_dir: Path, source: PartitionSource) -> Finding:
-    return Finding(stack, log_dir, source, AnsweringCluster({NAME.topic: led_by(7)}))
+def made_finding(stack: Stack, source: PartitionSource) -> Finding:
+    return Finding(stack, stack.log_dir, source, AnsweringCluster({NAME.topic: led_by(7)}))
 
 
 @pytest.fixture(params=[PartitionSource.STATIC, PartitionSource.POLLER])
-def finding(
-    stack: Stack, log_dir: Path, files: PartitionFiles, request: pytest.FixtureRequest
-) -> Finding:
-    return made_finding(stack, log_dir, request.param)
+def finding(stack: Stack, files: PartitionFiles, request: pytest.FixtureRequest) -> Finding:
+    return made_finding(stack, request.param)
 
 
 @pytest.fixture
-def static(stack: Stack, log_dir: Path, files: PartitionFiles) -> Finding:
-    return made_finding(stack, log_dir, PartitionSource.STATIC)
+def static(stack: Stack, files: PartitionFiles) -> Finding:
+    return made_finding(stack, PartitionSource.STATIC)
 
 
 @pytest.fixture
-def polled(stack: Stack, log_dir: Path, files: PartitionFiles) -> Finding:
-    return made_finding(stack, log_dir, PartitionSource.POLLER)
+def polled(stack: Stack, files: PartitionFiles) -> Finding:
+    return made_finding(stack, PartitionSource.POLLER)
 
 
 def put(stack: Stack, settings: dict[str, str]) -> None:
-    stack.rlmm.put_topic_config(NAME.topic_id, settings)
+    stack.rlmm.put_topic_config(NAME.topic_id, settings, now=True)
 
 
 def tier_is_empty(stack: Stack) -> bool:
@@ -187,36 +180,37 @@ def test_enabled_again_all_that_is_local_is_in_the_tier_again(
     assert_tier_is(stack, files, [*ALL[2:], (60, 69)])
     assert gaps(stack) == ()
     found = description(rlm)
-    assert (found.problems, found.pending_segments, found.copied_through_offset) == ((), 0, 69)
+    assert (found.problems, found.lag_segments, found.copied_through_offset) == ((), 0, 69)
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, NOT_ENABLED, DELETABLE, {**ENABLED, **DELETABLE}, HELD, PAUSED]
+    "settings", [{}, NOT_ENABLED, DELETABLE, {**ENABLED, **DELETABLE}, DISABLED]
 )
 def test_nothing_less_than_both_settings_deletes_and_a_hold_keeps(
-    stack: Stack,
-    finding: Finding,
-    settings: dict[str, str],
-    caplog: pytest.LogCaptureFixture,
+    stack: Stack, finding: Finding, settings: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")
     rlm = finding.leader()
     put(stack, DISABLED)  # no turn comes: on the way to settings that are not to be had at once
     put(stack, settings)
+    if settings == DISABLED:
+        hold(stack.rlmm, NAME)
     before = stack.segments()
     take_turns(rlm, rounds=4)
     assert stack.segments() == before
     reported = lines(caplog, "tiering is disabled; the tier keeps")
-    assert len(reported) == (1 if settings in (NOT_ENABLED, HELD, PAUSED) else 0)
+    assert len(reported) == (1 if settings in (NOT_ENABLED, DISABLED) else 0)
+    assert lines(caplog, "task failed") == []
 
 
 @pytest.mark.deep
 def test_disabled_topic_on_hold_is_deleted_after_the_hold(stack: Stack, finding: Finding) -> None:
     rlm = finding.leader()
-    put(stack, HELD)
+    put(stack, DISABLED)
+    hold(stack.rlmm, NAME)
     take_turns(rlm, rounds=2)
     assert stack.ranges() == ALL
-    put(stack, DISABLED)
+    release(stack.rlmm, NAME)
     take_turns(rlm, rounds=2)
     assert tier_is_empty(stack)
 
@@ -359,10 +353,8 @@ def test_a_log_that_goes_and_comes_while_it_is_being_disabled_is_led_again(
     assert_tier_is(stack, files, ALL)
 
 
-def test_a_source_that_is_called_waits_for_the_call(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    rlm = callback_rlm(stack, log_dir)
+def test_a_source_that_is_called_waits_for_the_call(stack: Stack, files: PartitionFiles) -> None:
+    rlm = callback_rlm(stack)
     assert send_role(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
     put(stack, DISABLED)

@@ -3,6 +3,7 @@
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -12,25 +13,24 @@ from sqlalchemy import text
 
 from services.api.roles import Role
 from services.common.open_telemetry import connect
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.rlm.kafka_admin.client import connected
 from services.rlm.kafka_admin.security import KafkaSecurity
 from services.rlmm.database.engine import create_database_engine
-from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rlmm.servicer import add_to_server
 from services.rpc.client.channel import open_channel
 from services.rpc.client.direct import DirectReader
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
+from tests.harness.databases import OwnRlmm
 from tests.harness.eventually import eventually
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.recorders import Trap, collecting_traces, trap
 from tests.harness.secured import Deployment, spiffe
 from tests.harness.sediment_command import sediment
 from tests.harness.served import served
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 
 @pytest.fixture
@@ -84,9 +84,7 @@ def ping(channel: grpc.Channel) -> None:
     channel.unary_unary("/grpc.health.v1.Health/Check", bytes, bytes)(b"", timeout=5)
 
 
-def test_the_trap_catches_clients_that_follow_the_environment(
-    database_trap: Trap,
-) -> None:
+def test_the_trap_catches_clients_that_follow_the_environment(database_trap: Trap) -> None:
     trapped = database_trap
 
     def grpc_client() -> None:
@@ -111,22 +109,18 @@ def test_the_trap_catches_clients_that_follow_the_environment(
 
 
 def test_grpc_goes_to_its_address_in_plaintext_and_with_tls(
-    trapped: Trap, rlmm: SqlRemoteLogMetadataManager, tmp_path: Path
+    trapped: Trap, rlmm: OwnRlmm, tmp_path: Path
 ) -> None:
     deployment = Deployment(tmp_path)
     deployment.grant(spiffe("reader"), Role.READER)
 
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(rlmm)
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
     name = "tieredstorage.v1.RemoteLogMetadataManager"
-    with served(add_to, name) as (channel, address):
+    with served(partial(add_to_server, rlmm), name) as (channel, address):
         assert RemoteLogMetadataManagerClient(channel, address).list_partitions().partitions == ()
         command = sediment("segments", "payments-0", "--rlmm", address)
         assert "the tier has no partition payments-0" in command.stderr
     with (
-        deployment.served(add_to, name) as ports,
+        deployment.served(partial(add_to_server, rlmm), name) as ports,
         open_channel(ports.address, deployment.client("reader")) as channel,
     ):
         client = RemoteLogMetadataManagerClient(channel, ports.address)
@@ -173,7 +167,7 @@ def test_the_database_and_its_session_are_those_of_the_url(
 
 
 def test_the_embedded_database_is_that_of_this_stack(
-    database_trap: Trap, postgres: EmbeddedPostgres
+    database_trap: Trap, postgres: DatabaseServer
 ) -> None:
     postgres.create_database("beside")
     postgres.drop_database("beside")

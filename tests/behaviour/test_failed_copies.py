@@ -52,22 +52,22 @@ from tests.unit.rlm.kafka_bytes import (
 pytestmark = pytest.mark.deep
 
 
-def test_a_copy_that_fails_for_good_is_cleaned_up(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
+def test_a_copy_that_fails_for_good_is_cleaned_up(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RemoteStorageError("no bucket"))
-    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    report = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     (problem,) = report.partitions[0].problems
-    assert (problem.kind, problem.held_segments) == (ProblemKind.COPY_FAILED, 2)
+    assert (problem.kind, problem.blocked_segments) == (ProblemKind.COPY_FAILED, 2)
     assert report.outcome is ShipOutcome.FAILED
     assert stack.segments() == []
     assert stack.keys() == []
 
 
 def test_a_copy_that_may_have_worked_is_abandoned_and_cleaned_up_by_the_next_pass(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
 
     def lost_answer(answer: bytes | None) -> bytes | None:
@@ -75,12 +75,12 @@ def test_a_copy_that_may_have_worked_is_abandoned_and_cleaned_up_by_the_next_pas
 
     rsm.after_copy = lost_answer
     progress = Counting()
-    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY, progress)
+    report = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY, progress)
     assert (progress.sent_bytes, progress.copied_segments) == (0, 0)
     assert [p.kind for p in report.partitions[0].problems] == [ProblemKind.STORE_UNAVAILABLE]
     (dangling,) = stack.segments()
     assert dangling.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-    (partition,) = stack.ship(log_dir).partitions
+    (partition,) = stack.ship().partitions
     assert (partition.cleaned_attempts, partition.copied_segments) == (1, 2)
     assert stack.ranges() == [(0, 9), (10, 19)]
     assert dangling.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
@@ -88,80 +88,78 @@ def test_a_copy_that_may_have_worked_is_abandoned_and_cleaned_up_by_the_next_pas
 
 
 def test_an_attempt_that_cannot_be_cleaned_up_now_keeps_nothing_from_being_copied(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
     """An earlier location may be unavailable while every location is searched."""
-    files = three_segments(log_dir)
+    files = three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RetriableRemoteStorageError("the store went away"))
     rsm.before_delete = raising(RetriableRemoteStorageError("the old store is away"))
-    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     (left,) = stack.segments()
     rsm.before_copy = lambda _: None
     files.snapshot(25)
     files.segment(25, [batch(25)])
-    (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+    (partition,) = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY).partitions
     assert (partition.cleaned_attempts, partition.copied_segments) == (0, 3)
     (problem,) = partition.problems
     assert problem.kind is ProblemKind.STORE_UNAVAILABLE
     assert "the old store is away" in problem.message
     assert not partition.complete
-    (partition,) = stack.ship(log_dir).partitions
+    (partition,) = stack.ship().partitions
     assert (partition.cleaned_attempts, partition.problems) == (1, ())
     assert left.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
     assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
 
 
 def test_an_attempt_that_may_not_be_cleaned_up_at_all_keeps_nothing_from_being_copied(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
     """The store may permit writes and no deletions. Each pass logs the attempt."""
-    files = three_segments(log_dir)
+    files = three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = FailingOnce(RetriableRemoteStorageError("the connection broke"))
     rsm.before_delete = raising(RemoteStorageError("AccessDenied"))
-    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     (left,) = stack.segments()
     for copied in (2, 0):
-        (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+        (partition,) = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY).partitions
         assert (partition.cleaned_attempts, partition.copied_segments) == (0, copied)
         (problem,) = partition.problems
-        assert (problem.kind, problem.held_segments) == (ProblemKind.COPY_FAILED, 0)
+        assert (problem.kind, problem.blocked_segments) == (ProblemKind.COPY_FAILED, 0)
         assert "AccessDenied" in problem.message
         assert not partition.complete
     files.snapshot(25)
     files.segment(25, [batch(25)])
-    (partition,) = stack.ship(log_dir).partitions
+    (partition,) = stack.ship().partitions
     assert (partition.cleaned_attempts, partition.problems) == (1, ())
     assert left.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
     assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
 
 
 def test_of_an_attempt_that_may_not_be_cleaned_up_the_others_are_none_the_worse(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RetriableRemoteStorageError("the connection broke"))
     rsm.before_delete = raising(RemoteStorageError("AccessDenied"))
     for _ in range(2):
-        ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+        ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     left = stack.segments()
     assert len(left) == 2
     rsm.before_copy = lambda _: None
     rsm.before_delete = FailingOnce(RemoteStorageError("AccessDenied"))
-    (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+    (partition,) = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY).partitions
     assert (partition.cleaned_attempts, partition.copied_segments) == (1, 2)
 
 
-def test_a_clean_up_that_is_refused_keeps_nothing_from_being_copied(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_clean_up_that_is_refused_keeps_nothing_from_being_copied(stack: Stack) -> None:
     """The clean-up has no other end: another pass would always find the same."""
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RetriableRemoteStorageError("the store went away"))
-    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     (left,) = stack.segments()
 
     def update(event: RemoteLogSegmentMetadataUpdate, context: MutationContext) -> Any:
@@ -170,12 +168,12 @@ def test_a_clean_up_that_is_refused_keeps_nothing_from_being_copied(
         return stack.rlmm.update_remote_log_segment_metadata(event, context)
 
     rlmm = Changed(stack.rlmm, update_remote_log_segment_metadata=update)
-    report = ship([log_dir], stack.rsm, rlmm, ONE_TRY)
+    report = ship([stack.log_dir], stack.rsm, rlmm, ONE_TRY)
     (partition,) = report.partitions
     assert (partition.cleaned_attempts, partition.copied_segments) == (0, 2)
     assert "changed meanwhile" in partition.problems[0].message
     assert report.outcome is not ShipOutcome.DONE
-    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.ship().outcome is ShipOutcome.DONE
     assert stack.ranges() == [(0, 9), (10, 19)]
 
 
@@ -195,10 +193,10 @@ def make_anew(files: PartitionFiles) -> None:
 @pytest.mark.parametrize("hurt", [remove, deleted, make_anew])
 @pytest.mark.parametrize("goes_at", [0, 10])
 def test_a_folder_that_goes_while_it_is_shipped_is_reported(
-    stack: Stack, log_dir: Path, hurt: Callable[[PartitionFiles], object], goes_at: int
+    stack: Stack, hurt: Callable[[PartitionFiles], object], goes_at: int
 ) -> None:
-    files = three_segments(log_dir)
-    three_segments(log_dir, replace(NAME, partition=1))
+    files = three_segments(stack.log_dir)
+    three_segments(stack.log_dir, replace(NAME, partition=1))
     rsm = FailingRsm(stack.rsm)
 
     def before_copy(metadata: RemoteLogSegmentMetadata) -> None:
@@ -206,22 +204,22 @@ def test_a_folder_that_goes_while_it_is_shipped_is_reported(
             hurt(files)
 
     rsm.before_copy = before_copy
-    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    report = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     assert report.outcome is ShipOutcome.PARTIAL
     gone, there = report.partitions
     assert (gone.complete, there.complete) == (False, True)
     path = str(files.path)
     assert [(p.kind, p.path) for p in gone.problems] == [(ProblemKind.UNREADABLE, path)]
     assert stack.ranges(NAME) == [(base, base + 9) for base in range(0, goes_at, 10)]
-    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.ship().outcome is ShipOutcome.DONE
 
 
 @pytest.mark.parametrize("hurt", [remove, make_anew])
 def test_a_folder_that_goes_before_its_turn_is_reported_and_not_shipped(
-    stack: Stack, log_dir: Path, hurt: Callable[[PartitionFiles], object]
+    stack: Stack, hurt: Callable[[PartitionFiles], object]
 ) -> None:
-    three_segments(log_dir)
-    other = three_segments(log_dir, replace(NAME, partition=1))
+    three_segments(stack.log_dir)
+    other = three_segments(stack.log_dir, replace(NAME, partition=1))
     rsm, hurts = FailingRsm(stack.rsm), iter([hurt])
 
     def before_copy(_: RemoteLogSegmentMetadata) -> None:
@@ -229,35 +227,33 @@ def test_a_folder_that_goes_before_its_turn_is_reported_and_not_shipped(
             each(other)
 
     rsm.before_copy = before_copy
-    report = ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, threads=1))
+    report = ship([stack.log_dir], rsm, stack.rlmm, replace(ONE_TRY, threads=1))
     assert [partition.complete for partition in report.partitions] == [True, False]
     assert report.outcome is ShipOutcome.PARTIAL
     with pytest.raises(RemoteResourceNotFoundError):
         stack.segments(other.name)
 
 
-def test_log_of_a_topic_recreated_meanwhile_is_not_registered(stack: Stack, log_dir: Path) -> None:
-    files = three_segments(log_dir)
+def test_log_of_a_topic_recreated_meanwhile_is_not_registered(stack: Stack) -> None:
+    files = three_segments(stack.log_dir)
 
     def listed(*args: Any, **kwargs: Any) -> Any:
         """List the segments after the log was read."""
-        if not list(log_dir.glob("*-delete")):
+        if not list(stack.log_dir.glob("*-delete")):
             make_anew(files)
         return stack.rlmm.list_remote_log_segments(*args, **kwargs)
 
     rlmm = Changed(stack.rlmm, list_remote_log_segments=listed)
-    report = ship([log_dir], stack.rsm, rlmm, ONE_TRY)
+    report = ship([stack.log_dir], stack.rsm, rlmm, ONE_TRY)
     assert report.outcome is ShipOutcome.FAILED
     assert "its topic was created again" in report.partitions[0].problems[0].message
     assert stack.segments() == []
 
 
-def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
+def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     settings = ShipSettings(retry_for_s=30.0, backoff=Backoff(initial_s=0.01))
-    report = ship([log_dir], stack.rsm, LateFinish(stack.rlmm), settings)
+    report = ship([stack.log_dir], stack.rsm, LateFinish(stack.rlmm), settings)
     assert report.outcome is ShipOutcome.DONE
     assert stack.ranges() == [(0, 9), (10, 19)]
     assert len(stack.keys()) == 2 * 3
@@ -271,7 +267,7 @@ def remove_meanwhile(stack: Stack) -> None:
     deletes = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
     marked = RemotePartitionDeleteMetadata(NAME, deletes, event_timestamp_ms=1, broker_id=7)
     stack.rlmm.put_remote_partition_delete_metadata(marked)
-    assert remove_partition(stack.rlmm, stack.rsm, NAME, SAME_BROKER, 1).is_finished
+    assert remove_partition(stack.rlmm, stack.rsm, NAME, SAME_BROKER, 1).left == ""
 
 
 def mark_meanwhile(stack: Stack) -> None:
@@ -290,39 +286,39 @@ def delete_the_copy(stack: Stack, deleter: Deleter) -> None:
 
 @pytest.mark.parametrize("delete", [remove_meanwhile, mark_meanwhile])
 def test_a_copy_that_ends_after_its_segment_was_deleted_leaves_no_objects(
-    stack: Stack, log_dir: Path, delete: Callable[[Stack], None]
+    stack: Stack, delete: Callable[[Stack], None]
 ) -> None:
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.segment(0, [batch(0, 10)])
     files.snapshot(10)
     files.segment(10, [batch(10)])
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = lambda _: delete(stack)
-    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    report = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     assert report.outcome is ShipOutcome.FAILED
     assert stack.keys() == []
 
 
 def test_objects_that_cannot_be_deleted_then_hide_no_failure(
-    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = lambda _: mark_meanwhile(stack)
     rsm.before_delete = raising(RetriableRemoteStorageError("away"))
-    (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+    (partition,) = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY).partitions
     (problem,) = partition.problems
     assert problem.kind is ProblemKind.COPY_FAILED
     assert "InvalidStateTransitionError" in problem.message
     assert "is deleted, but its objects are not" in caplog.text
 
 
-def test_only_updates_that_end_an_attempt_have_a_request_id(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
+def test_only_updates_that_end_an_attempt_have_a_request_id(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     rsm, rlmm = FailingRsm(stack.rsm), Recording(stack.rlmm)
     rsm.before_copy = FailingOnce(RemoteStorageError("no bucket"))
-    ship([log_dir], rsm, rlmm, ONE_TRY)
-    ship([log_dir], rsm, rlmm, ONE_TRY)
+    ship([stack.log_dir], rsm, rlmm, ONE_TRY)
+    ship([stack.log_dir], rsm, rlmm, ONE_TRY)
     assert [context.request_id for context in rlmm.adds] == [None, None, None]
     with_id = [state for state, context in rlmm.updates if context.request_id]
     without = [state for state, context in rlmm.updates if not context.request_id]
@@ -330,13 +326,11 @@ def test_only_updates_that_end_an_attempt_have_a_request_id(stack: Stack, log_di
     assert without == [RemoteLogSegmentState.DELETE_SEGMENT_FINISHED]
 
 
-def test_attempts_of_another_broker_are_not_touched(
-    stack: Stack, log_dir: Path, tmp_path: Path
-) -> None:
-    three_segments(log_dir)
+def test_attempts_of_another_broker_are_not_touched(stack: Stack, tmp_path: Path) -> None:
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RetriableRemoteStorageError("away"))
-    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     other = write_log_dir(tmp_path / "other", broker_id=8)
     three_segments(other)
     (partition,) = stack.ship(other).partitions
@@ -344,27 +338,27 @@ def test_attempts_of_another_broker_are_not_touched(
     assert len(stack.segments()) == 3
 
 
-def test_an_outage_is_waited_out(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
+def test_an_outage_is_waited_out(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     once = FailingOnce(RetriableRemoteStorageError("away"))
     rsm.before_copy = once
     settings = ShipSettings(retry_for_s=30.0, backoff=Backoff(initial_s=0.01))
-    report = ship([log_dir], rsm, stack.rlmm, settings)
+    report = ship([stack.log_dir], rsm, stack.rlmm, settings)
     assert report.outcome is ShipOutcome.DONE
     assert len(once.calls) == 3
     assert stack.ranges() == [(0, 9), (10, 19)]
 
 
 def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
-    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     copies: list[RemoteLogSegmentMetadata] = []
     rsm.before_copy = copies.append
     limits = RlmLimits(interval_s=0.0, copy=CopyLimits(custom_metadata_max_bytes=1))
-    rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, limits)
+    rlm = BrokerRemoteLogManager([stack.log_dir], rsm, stack.rlmm, limits)
     for _ in range(2):
         rlm.lanes.copies.tick()
         assert rlm.lanes.copies.wait_idle(30.0)
@@ -380,37 +374,39 @@ def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
     rlm.stop(1.0)
 
 
-def test_a_file_that_is_cut_while_it_is_copied_fails_the_copy(stack: Stack, log_dir: Path) -> None:
-    files = PartitionFiles(log_dir)
+def test_a_file_that_is_cut_while_it_is_copied_fails_the_copy(stack: Stack) -> None:
+    files = PartitionFiles(stack.log_dir)
     log = files.segment(0, [batch(0, payload=b"x" * 3_000_000)])
     files.snapshot(1)
     files.segment(1, [batch(1)])
-    (partition,) = ship([log_dir], CutWhileCopied(stack.rsm, log), stack.rlmm, ONE_TRY).partitions
+    (partition,) = ship(
+        [stack.log_dir], CutWhileCopied(stack.rsm, log), stack.rlmm, ONE_TRY
+    ).partitions
     (problem,) = partition.problems
     assert (problem.kind, problem.path) == (ProblemKind.COPY_FAILED, str(log))
     assert stack.segments() == []
     assert stack.keys() == []
 
 
-def test_two_copiers_of_one_folder_do_not_meet(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
+def test_two_copiers_of_one_folder_do_not_meet(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     inner: list[ShipReport] = []
 
     def ship_meanwhile(_: RemoteLogSegmentMetadata) -> None:
         if not inner:
-            inner.append(stack.ship(log_dir))
+            inner.append(stack.ship())
 
     rsm.before_copy = ship_meanwhile
-    outer = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    outer = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY)
     assert outer.outcome is ShipOutcome.DONE
     (partition,) = inner[0].partitions
     assert (partition.copied_segments, partition.cleaned_attempts) == (0, 0)
     assert not partition.complete
 
 
-def test_next_ship_finishes_a_cancelled_one(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
+def test_next_ship_finishes_a_cancelled_one(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     cancelled = Event()
     rsm = FailingRsm(stack.rsm)
 
@@ -418,8 +414,8 @@ def test_next_ship_finishes_a_cancelled_one(stack: Stack, log_dir: Path) -> None
         cancelled.set()
 
     rsm.before_copy = cancel
-    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY, cancelled=cancelled)
+    report = ship([stack.log_dir], rsm, stack.rlmm, ONE_TRY, cancelled=cancelled)
     assert report.outcome is ShipOutcome.FAILED
     assert [s.state for s in stack.segments()] == [RemoteLogSegmentState.DELETE_SEGMENT_STARTED]
-    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.ship().outcome is ShipOutcome.DONE
     assert stack.ranges() == [(0, 9), (10, 19)]

@@ -1,7 +1,5 @@
 """Test what Fetch answers to a reader's leader epochs (KIP-320)."""
 
-from pathlib import Path
-
 import pytest
 
 from services.api.lineage import EpochEnd
@@ -17,18 +15,18 @@ from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.callback_rlm import FOLLOWER, LEADER, callback_rlm, send_role
 from tests.harness.ship_stack import EVERYTHING, Stack, lose_rolled_segments
 from tests.harness.troubles import FailingRlmm
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments
+from tests.unit.rlm.kafka_bytes import NAME, three_segments
 
 FENCED, UNKNOWN = FetchError.FENCED_LEADER_EPOCH, FetchError.UNKNOWN_LEADER_EPOCH
 NONE, OUT_OF_RANGE = FetchError.NONE, FetchError.OFFSET_OUT_OF_RANGE
 
 
 @pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
+def stack(stack: Stack) -> Stack:
     """A log of offsets 0 to 24, in epoch 0, from 8 on 2 and from 20 on 5."""
-    files = three_segments(log_dir)
-    files.epochs((0, 0), (2, 8), (5, 20))
-    return files
+    stack.files = three_segments(stack.log_dir)
+    stack.files.epochs((0, 0), (2, 8), (5, 20))
+    return stack
 
 
 def answer(
@@ -38,39 +36,35 @@ def answer(
     return next(iter(rlm.fetch(FetchRequest((wanted,), EVERYTHING))))
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("epoch", "error"), [(4, FENCED), (5, NONE), (6, UNKNOWN), (2**31 - 1, UNKNOWN), (0, FENCED)]
 )
 def test_a_leader_by_its_log_knows_the_epoch_of_its_log(
-    stack: Stack, log_dir: Path, epoch: int, error: FetchError
+    stack: Stack, epoch: int, error: FetchError
 ) -> None:
-    assert answer(stack.rlm(log_dir), 22, current=epoch).error is error
+    assert answer(stack.rlm(), 22, current=epoch).error is error
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("role", [LEADER, FOLLOWER])
 @pytest.mark.parametrize(("epoch", "error"), [(6, FENCED), (7, NONE), (8, UNKNOWN)])
 def test_a_role_has_the_epoch_that_came_with_it(
-    stack: Stack, log_dir: Path, role: PartitionRole, epoch: int, error: FetchError
+    stack: Stack, role: PartitionRole, epoch: int, error: FetchError
 ) -> None:
-    rlm = callback_rlm(stack, log_dir)
+    rlm = callback_rlm(stack)
     assert send_role(rlm, role, 7) is None
     part = answer(rlm, 22, current=epoch)
     assert part.error is error
     assert (part.error_message == "") == (error is NONE)
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("epoch", "error"), [(1, FENCED), (2, NONE), (99, NONE)])
 def test_the_tier_alone_knows_only_which_epochs_are_over(
-    stack: Stack, log_dir: Path, epoch: int, error: FetchError
+    stack: Stack, epoch: int, error: FetchError
 ) -> None:
-    stack.ship(log_dir)
-    assert answer(stack.rlm(), 3, current=epoch).error is error
+    stack.ship()
+    assert answer(stack.tier_reader(), 3, current=epoch).error is error
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("offset", "last", "expected"),
     [
@@ -87,33 +81,29 @@ def test_the_tier_alone_knows_only_which_epochs_are_over(
     ],
 )
 def test_a_reader_whose_log_differs_gets_the_end_of_what_is_common(
-    stack: Stack, log_dir: Path, offset: int, last: int, expected: EpochEnd | None
+    stack: Stack, offset: int, last: int, expected: EpochEnd | None
 ) -> None:
-    part = answer(stack.rlm(log_dir), offset, last=last)
+    part = answer(stack.rlm(), offset, last=last)
     assert (part.error, part.diverging_epoch) == (NONE, expected)
     assert not (expected and part.record_batches)
 
 
-@pytest.mark.usefixtures("files")
-def test_a_later_epoch_than_all_of_the_log_is_out_of_range(stack: Stack, log_dir: Path) -> None:
-    part = answer(stack.rlm(log_dir), 22, last=6)
+def test_a_later_epoch_than_all_of_the_log_is_out_of_range(stack: Stack) -> None:
+    part = answer(stack.rlm(), 22, last=6)
     assert part.error is OUT_OF_RANGE
     assert "leader epoch 6" in part.error_message
 
 
-def test_epochs_that_the_broker_forgot_come_from_the_tier(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
-    files.epochs((5, 20))
-    rlm = stack.rlm(log_dir)
+def test_epochs_that_the_broker_forgot_come_from_the_tier(stack: Stack) -> None:
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
+    stack.files.epochs((5, 20))
+    rlm = stack.rlm()
     assert answer(rlm, 9, last=0).diverging_epoch == EpochEnd(0, 8)
-    assert answer(stack.rlm(), 9, last=0).diverging_epoch == EpochEnd(0, 8)
+    assert answer(stack.tier_reader(), 9, last=0).diverging_epoch == EpochEnd(0, 8)
 
 
-@pytest.mark.usefixtures("files")
-def test_epochs_of_the_log_need_no_database(stack: Stack, log_dir: Path) -> None:
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+def test_epochs_of_the_log_need_no_database(stack: Stack) -> None:
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, FailingRlmm(stack.rlmm))
     part = answer(rlm, 9, current=5, last=0)
     assert (part.error, part.diverging_epoch) == (NONE, EpochEnd(0, 8))

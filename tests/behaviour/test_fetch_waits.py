@@ -52,17 +52,13 @@ def append(files: PartitionFiles, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("offset", "min_bytes"), [(0, 2**31 - 1), (20, 1), (20, len(batch(20, 5)))]
 )
-def test_what_is_there_needs_no_wait(
-    stack: Stack, log_dir: Path, offset: int, min_bytes: int
-) -> None:
-    (part, *_) = wait_for(stack.rlm(log_dir), offset, min_bytes)
+def test_what_is_there_needs_no_wait(stack: Stack, offset: int, min_bytes: int) -> None:
+    (part, *_) = wait_for(stack.rlm(), offset, min_bytes)
     assert part.record_batches
 
 
-def test_new_records_of_the_log_end_the_wait(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    rlm = stack.rlm(log_dir)
+def test_new_records_of_the_log_end_the_wait(stack: Stack, files: PartitionFiles) -> None:
+    rlm = stack.rlm()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(wait_for, rlm, 25, 2 * len(batch(25)))
         append(files, batch(25))
@@ -73,48 +69,44 @@ def test_new_records_of_the_log_end_the_wait(
     assert part.record_batches == batch(25) + batch(26)
 
 
-def test_a_higher_high_watermark_ends_the_wait(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_a_higher_high_watermark_ends_the_wait(stack: Stack, files: PartitionFiles) -> None:
     here = (NAME.topic, NAME.partition)
-    high_watermarks(log_dir, {here: 20})
-    rlm = stack.rlm(log_dir)
+    high_watermarks(stack.log_dir, {here: 20})
+    rlm = stack.rlm()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(wait_for, rlm, 20, 1)
         with pytest.raises(TimeoutError):
             answer.result(timeout=0.3)
-        high_watermarks(log_dir, {here: 25})
+        high_watermarks(stack.log_dir, {here: 25})
         (part,) = answer.result(timeout=SOON_S)
     assert part.record_batches == batch(20, 5)
 
 
-def test_new_segments_of_the_tier_end_the_wait(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    stack.ship(log_dir)
-    rlm = stack.rlm()
+def test_new_segments_of_the_tier_end_the_wait(stack: Stack, files: PartitionFiles) -> None:
+    stack.ship()
+    rlm = stack.tier_reader()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(wait_for, rlm, 20, 1)
         with pytest.raises(TimeoutError):
             answer.result(timeout=0.3)
         files.snapshot(25)
         files.segment(25, [batch(25)])
-        stack.ship(log_dir)
+        stack.ship()
         (part,) = answer.result(timeout=SOON_S)
     assert part.record_batches == batch(20, 5)
 
 
 @pytest.mark.usefixtures("files")
-def test_the_wait_ends_in_time_without_records(stack: Stack, log_dir: Path) -> None:
+def test_the_wait_ends_in_time_without_records(stack: Stack) -> None:
     began = time.monotonic()
-    (part,) = wait_for(stack.rlm(log_dir), 25, 1, max_wait_ms=200)
+    (part,) = wait_for(stack.rlm(), 25, 1, max_wait_ms=200)
     assert (part.error, part.record_batches) == (FetchError.NONE, b"")
     assert 0.2 <= time.monotonic() - began < SOON_S
 
 
 @pytest.mark.usefixtures("files")
-def test_an_error_is_answered_at_once(stack: Stack, log_dir: Path) -> None:
-    rlm, began = stack.rlm(log_dir), time.monotonic()
+def test_an_error_is_answered_at_once(stack: Stack) -> None:
+    rlm, began = stack.rlm(), time.monotonic()
     assert wait_for(rlm, 26, 1)[0].error is FetchError.OFFSET_OUT_OF_RANGE
     unknown = TopicIdPartition(NAME.topic_id, NAME.topic, 5)
     assert wait_for(rlm, 0, 1, name=unknown)[0].error is FetchError.UNKNOWN_TOPIC_ID
@@ -122,10 +114,8 @@ def test_an_error_is_answered_at_once(stack: Stack, log_dir: Path) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_beyond_the_limit_of_waiting_fetches_one_is_answered_at_once(
-    stack: Stack, log_dir: Path
-) -> None:
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(max_delayed_fetches=1)))
+def test_beyond_the_limit_of_waiting_fetches_one_is_answered_at_once(stack: Stack) -> None:
+    rlm = stack.rlm(limits=RlmLimits(read=ReadLimits(max_delayed_fetches=1)))
     with ThreadPoolExecutor(1) as pool:
         before = delayed_fetches()
         waiting: Future[list[FetchPart]] = pool.submit(wait_for, rlm, 25, 1)

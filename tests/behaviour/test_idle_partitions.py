@@ -9,16 +9,22 @@ from typing import Any
 
 import pytest
 
-from services.api.partitions import EventQuery
+from services.api.partitions import (
+    EventQuery,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.revisions import Revisions
 from services.rlm.tier_state import TierState
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.workflows.deletion import Deleter
+from services.workflows.removal import remove_partition
 from tests.contract.rlmm.segments import move
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import Stack
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, high_watermarks, three_segments
+from tests.unit.rlm.kafka_bytes import NAME, batch, high_watermarks, three_segments
 
 pytestmark = pytest.mark.deep
 
@@ -98,13 +104,14 @@ class Clocked:
 
 
 @pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
-    return three_segments(log_dir)
+def stack(stack: Stack) -> Stack:
+    stack.files = three_segments(stack.log_dir)
+    return stack
 
 
 @pytest.fixture
-def clocked(stack: Stack, log_dir: Path, files: PartitionFiles) -> Iterator[Clocked]:
-    made = Clocked(stack, log_dir)
+def clocked(stack: Stack) -> Iterator[Clocked]:
+    made = Clocked(stack, stack.log_dir)
     made.rest()
     assert stack.ranges() == [(0, 9), (10, 19)]
     yield made
@@ -117,10 +124,10 @@ def test_a_partition_that_rests_is_polled_and_asked_nothing(clocked: Clocked) ->
 
 
 def test_a_segment_that_is_rolled_is_copied_in_the_next_turn(
-    clocked: Clocked, stack: Stack, files: PartitionFiles
+    clocked: Clocked, stack: Stack
 ) -> None:
-    files.snapshot(25)
-    files.segment(25, [batch(25)])
+    stack.files.snapshot(25)
+    stack.files.segment(25, [batch(25)])
     clocked.turn()
     assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
     clocked.rest()
@@ -135,22 +142,22 @@ def test_partition_stays_idle_when_other_checkpoint_entries_change(
 
 
 def test_a_rolled_segment_that_waits_for_the_high_watermark_is_copied_in_the_turn_after_it_moves(
-    clocked: Clocked, stack: Stack, log_dir: Path, files: PartitionFiles
+    clocked: Clocked, stack: Stack
 ) -> None:
-    high_watermarks(log_dir, {(NAME.topic, NAME.partition): 24})
-    files.snapshot(25)
-    files.segment(25, [batch(25)])
+    high_watermarks(stack.log_dir, {(NAME.topic, NAME.partition): 24})
+    stack.files.snapshot(25)
+    stack.files.segment(25, [batch(25)])
     for _ in range(3):
         clocked.turn()
     assert stack.ranges() == [(0, 9), (10, 19)]
-    high_watermarks(log_dir, {(NAME.topic, NAME.partition): 25})
+    high_watermarks(stack.log_dir, {(NAME.topic, NAME.partition): 25})
     clocked.turn()
     assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
     clocked.rest()
 
 
-def test_records_that_are_appended_do_not_wake_it(clocked: Clocked, files: PartitionFiles) -> None:
-    with files.file(20, ".log").open("ab") as active:
+def test_records_that_are_appended_do_not_wake_it(stack: Stack, clocked: Clocked) -> None:
+    with stack.files.file(20, ".log").open("ab") as active:
         active.write(batch(25, 5))
     assert clocked.turn() == []
 
@@ -167,19 +174,19 @@ def test_change_by_another_client_is_seen_after_the_poll(clocked: Clocked, stack
 
 
 def test_settings_that_change_are_obeyed(clocked: Clocked, stack: Stack) -> None:
-    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.bytes": "0"})
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.bytes": "0"}, now=True)
     clocked.turn()
     clocked.turn()
     assert stack.segments() == []
 
 
 def test_a_partition_that_is_not_copied_any_more_rests_though_something_waited(
-    clocked: Clocked, stack: Stack, files: PartitionFiles
+    clocked: Clocked, stack: Stack
 ) -> None:
     stack.rlmm.put_topic_config(NAME.topic_id, {"remote.copy.lag.ms": "-1"})
     clocked.rest()
-    files.snapshot(25)
-    files.segment(25, [batch(25)])
+    stack.files.snapshot(25)
+    stack.files.segment(25, [batch(25)])
     assert clocked.turn() != []
     stack.rlmm.put_topic_config(NAME.topic_id, {"remote.log.copy.disable": "true"})
     clocked.rest()
@@ -191,7 +198,7 @@ def test_a_partition_that_is_disabled_is_deleted_from_the_tier_once_and_rests(
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")
     disabled = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
-    stack.rlmm.put_topic_config(NAME.topic_id, disabled)
+    stack.rlmm.put_topic_config(NAME.topic_id, disabled, now=True)
     for _ in range(2):
         clocked.turn()
     assert stack.segments() == []
@@ -203,12 +210,12 @@ def test_a_partition_that_is_disabled_is_deleted_from_the_tier_once_and_rests(
 
 
 def test_first_report_of_a_new_leader_causes_no_second_listing(
-    clocked: Clocked, stack: Stack, log_dir: Path, files: PartitionFiles
+    clocked: Clocked, stack: Stack
 ) -> None:
     clocked.rlm.stop(1.0)
-    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": "9000000000000"})
-    files.epochs((0, 0), (1, 25))
-    restarted = Clocked(stack, log_dir)
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": "9000000000000"}, now=True)
+    stack.files.epochs((0, 0), (1, 25))
+    restarted = Clocked(stack, stack.log_dir)
     restarted.rest()
     restarted.rlm.stop(1.0)
     events = stack.rlmm.list_events(EventQuery(NAME)).events
@@ -224,9 +231,9 @@ def test_without_a_poll_of_late_each_is_asked_about_itself(clocked: Clocked) -> 
 
 
 def test_reports_that_take_their_time_hold_back_neither_the_poll_nor_the_look_at_folders(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack,
 ) -> None:
-    made = Clocked(stack, log_dir)
+    made = Clocked(stack, stack.log_dir)
     rlm, reporting, go_on = made.rlm, Event(), Event()
 
     def wait() -> None:
@@ -234,7 +241,7 @@ def test_reports_that_take_their_time_hold_back_neither_the_poll_nor_the_look_at
         assert go_on.wait(DEADLINE_S)
 
     rlm.lanes.reports.schedule("reports of all partitions", wait)
-    shutil.rmtree(files.path)
+    shutil.rmtree(stack.files.path)
     rlm.lanes.reports.tick()
     try:
         assert reporting.wait(DEADLINE_S)
@@ -255,7 +262,7 @@ def test_reports_that_take_their_time_hold_back_neither_the_poll_nor_the_look_at
 def test_a_report_is_renewed_if_its_age_matters_and_nothing_is_listed_for_that(
     clocked: Clocked, stack: Stack, config: dict[str, str], renewed: list[str]
 ) -> None:
-    stack.rlmm.put_topic_config(NAME.topic_id, config)
+    stack.rlmm.put_topic_config(NAME.topic_id, config, now=True)
     clocked.rest()
     clocked.rlmm.calls.clear()
     for _ in range(int(RENEW_S / INTERVAL_S) + 1):
@@ -299,6 +306,19 @@ def test_watch_reports_changes_of_others_without_a_poll(clocked: Clocked, stack:
     eventually(lambda: tier.is_as_polled)
     revisions.follow([NAME])
     assert POLL not in clocked.rlmm.calls
+
+    def is_read() -> bool:
+        tier.refresh()
+        return not tier.is_behind_poll
+
+    marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+    stack.rlmm.put_remote_partition_delete_metadata(
+        RemotePartitionDeleteMetadata(NAME, marked, event_timestamp_ms=0, broker_id=1)
+    )
+    assert remove_partition(stack.rlmm, stack.rsm, NAME, Deleter(), now_ms=0).left == ""
+    eventually(lambda: tier.is_behind_poll)
+    eventually(is_read)  # The watch has the revision of the removal, and RLMM no partition.
+    assert tier.cached.known is False
     revisions.stop()
 
 

@@ -29,19 +29,19 @@ def index_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path, index_dir: Path) -> Iterator[BrokerRemoteLogManager]:
+def rlm(stack: Stack, index_dir: Path) -> Iterator[BrokerRemoteLogManager]:
     """Provide an RLM that has read the whole tier, which the disk has lost."""
-    hourly_log(log_dir)
+    hourly_log(stack.log_dir)
     limits = replace(
         AT_ONCE,
         read=ReadLimits(index_files=IndexFileLimits(index_dir)),
         deletion_grace_ms=0,
     )
     limits = replace(limits, remover_interval_s=0.0)
-    made = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, limits)
+    made = BrokerRemoteLogManager([stack.log_dir], stack.rsm, stack.rlmm, limits)
     turn(made.lanes.index_cache)
     take_turns(made)
-    lose_rolled_segments(log_dir)
+    lose_rolled_segments(stack.log_dir)
     for segment in stack.segments():
         # The first offset of a segment needs no index.
         assert isinstance(read(made, segment.start_offset + 1), bytes)
@@ -65,7 +65,7 @@ def test_retention_deletes_from_the_index_cache(
     stack: Stack, rlm: BrokerRemoteLogManager, index_dir: Path
 ) -> None:
     assert kept(index_dir) == names(ids_of(stack, lambda start: True))
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2), now=True)
     staying = ids_of(stack, lambda start: start >= 40)
     take_turns(rlm, rounds=2)
     assert kept(index_dir) == names(staying)

@@ -28,12 +28,9 @@ from services.api.roles import Role
 from services.rlm.collectors import LastSuccessCollector, TopicCollector
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import (
-    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
-    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
     OTHER_TOPICS,
     REMOTE_COPY_LAG_SEGMENTS,
     REMOTE_COPY_REQUESTS,
-    SECONDS_SINCE_LAST_SUCCESS,
 )
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.client.channel import open_channel
@@ -61,8 +58,8 @@ def topics(name: str, count: int) -> list[TopicIdPartition]:
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path) -> Any:
-    return callback_rlm(stack, log_dir, limits=LIMITS)
+def rlm(stack: Stack) -> Any:
+    return callback_rlm(stack, limits=LIMITS)
 
 
 @pytest.fixture
@@ -87,9 +84,7 @@ def client(rlm: BrokerRemoteLogManager, tmp_path: Path) -> Iterator[Client]:
 
 
 def send(
-    client: RemoteLogManagerClient,
-    names: Sequence[TopicIdPartition],
-    role: PartitionRole = LEADER,
+    client: RemoteLogManagerClient, names: Sequence[TopicIdPartition], role: PartitionRole = LEADER
 ) -> list[LifecycleOutcome]:
     changes = tuple(LeadershipChange(name, 3, role) for name in names)
     return client.on_leadership_change(LeadershipDelta(changes))
@@ -100,12 +95,8 @@ def series(rlm: BrokerRemoteLogManager) -> dict[tuple[str, str], float]:
     registry = CollectorRegistry()
     registry.register(rlm.topic_counts)
     registry.register(TopicCollector(rlm.led_partitions, max_topics=MAX_TOPICS))
-    for scheduler, gauge in (
-        (rlm.lanes.copies, SECONDS_SINCE_LAST_SUCCESS),
-        (rlm.lanes.expiration, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
-        (rlm.lanes.followers, FOLLOWER_SECONDS_SINCE_LAST_SUCCESS),
-    ):
-        registry.register(LastSuccessCollector(scheduler, gauge, MAX_TOPICS))
+    lanes = (rlm.lanes.copies, rlm.lanes.expiration, rlm.lanes.followers)
+    registry.register(LastSuccessCollector(lanes, MAX_TOPICS))
     families = registry.collect()
     return {(s.name, s.labels["topic"]): s.value for family in families for s in family.samples}
 
@@ -122,7 +113,7 @@ def described(rlm: BrokerRemoteLogManager) -> set[TopicIdPartition]:
 
 @pytest.mark.parametrize("role", [LEADER, FOLLOWER])
 def test_invented_topics_are_bounded_and_make_neither_tasks_nor_series(
-    stack: Stack, rlm: Any, client: Client, log_dir: Path, role: PartitionRole
+    stack: Stack, rlm: Any, client: Client, role: PartitionRole
 ) -> None:
     before = series(rlm)
     invented = topics("invented", 3 * MAX_PARTITIONS)
@@ -135,7 +126,7 @@ def test_invented_topics_are_bounded_and_make_neither_tasks_nor_series(
     assert series(rlm).keys() == before.keys()
     assert rlm.led_partitions() == list(all_partitions(stack.rlmm)) == []
     # A partition whose log is here is led beyond the limit.
-    hourly_log(log_dir)
+    hourly_log(stack.log_dir)
     assert send(client("broker"), [NAME]) == [None]
     run_all(rlm)
     assert len(stack.ranges()) == 6
@@ -170,19 +161,19 @@ def test_topics_beyond_the_limit_share_one_label(rlm: Any, client: Client, log_d
 
 
 def test_a_false_name_of_a_narrow_shipper_does_not_block_the_topic(
-    stack: Stack, rlm: Any, client: Client, log_dir: Path
+    stack: Stack, rlm: Any, client: Client
 ) -> None:
     narrow, broker = client("narrow"), client("broker")
     with pytest.raises(PermissionDeniedError):
         send(narrow, [PAYROLL])
     assert send(narrow, [AS_ORDERS]) == [None]
     for name in (PAYROLL, CLICKS):
-        hourly_log(log_dir, name, rolled=1)
+        hourly_log(stack.log_dir, name, rolled=1)
     assert send(broker, [CLICKS, PAYROLL]) == [None, None]
     assert described(rlm) == {CLICKS, PAYROLL}
     run_all(rlm)
     assert stack.ranges(PAYROLL) == stack.ranges(CLICKS) == [(0, 9)]
-    hourly_log(log_dir, replace(AS_ORDERS, topic_id=UUID(int=7), topic="orders-1"), rolled=1)
+    hourly_log(stack.log_dir, replace(AS_ORDERS, topic_id=UUID(int=7), topic="orders-1"), rolled=1)
     orders = TopicIdPartition(UUID(int=7), "orders-1", 0)
     refused, taken = send(narrow, [AS_ORDERS, orders])
     assert isinstance(refused, InvalidRequestError)

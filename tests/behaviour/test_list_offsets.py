@@ -17,7 +17,7 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
 from services.api.offset_queries import (
     EpochQuery,
-    FoundOffset,
+    OffsetAnswer,
     OffsetQueries,
     OffsetQuery,
     OffsetService,
@@ -26,7 +26,7 @@ from services.api.offset_queries import (
 from services.api.remote_log_manager import FetchError, IsolationLevel
 from services.api.remote_storage_manager import IndexType
 from services.common.inflate import Codec
-from services.records.decode import RecordColumns, decode
+from services.records import decode
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
@@ -42,6 +42,7 @@ from tests.harness.ship_stack import (
     running_stack,
 )
 from tests.harness.troubles import GIVE_UP_S, FailingRlmm, Hang, TroubledPartition
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import (
     NAME,
     PartitionFiles,
@@ -95,15 +96,16 @@ def delete_in_first_segments(log_dir: Path) -> None:
 
 def rlm_of(shipped: tuple[Stack, Path], place: str) -> OffsetService:
     stack, directory = shipped
-    return stack.rlm() if place == "tier" else stack.rlm(directory / place)
+    return stack.tier_reader() if place == "tier" else stack.rlm(directory / place)
 
 
 def records_of(folder: Path) -> Timed:
     """Return (time, offset, leader epoch) of each record of a log, control records too."""
-    columns = RecordColumns()
-    for each in batches_in(bytes_of(folder)):
-        decode(each, 0, 2**62, 2**30, columns)
-    return list(zip(columns.timestamps_ms, columns.offsets, columns.leader_epochs, strict=True))
+    return [
+        (record.timestamp_ms, record.offset, each.leader_epoch)
+        for each in batches_in(bytes_of(folder))
+        for record in decode.records_of(each, 2**30)
+    ]
 
 
 def find(
@@ -111,13 +113,13 @@ def find(
     name: TopicIdPartition,
     time_ms: int,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-) -> FoundOffset:
+) -> OffsetAnswer:
     (found,) = rlm.list_offsets(OffsetQueries((OffsetQuery(name, time_ms),), isolation))
     assert found.error is FetchError.NONE, found
     return found
 
 
-def place_of(found: FoundOffset) -> tuple[int, int | None]:
+def place_of(found: OffsetAnswer) -> tuple[int, int | None]:
     return found.offset, found.leader_epoch
 
 
@@ -196,40 +198,38 @@ def test_special_values_of_the_tier_alone(shipped: tuple[Stack, Path]) -> None:
     }
 
 
-def test_nothing_is_tiered_yet(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
-    rlm = stack.rlm(log_dir)
+def test_nothing_is_tiered_yet(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    rlm = stack.rlm()
     assert place_of(find(rlm, NAME, SpecialTime.LATEST_TIERED)) == (-1, None)
     assert place_of(find(rlm, NAME, SpecialTime.EARLIEST_PENDING_UPLOAD)) == (0, 0)
 
 
-def test_local_answers_need_no_database(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+def test_local_answers_need_no_database(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, FailingRlmm(stack.rlmm))
     assert find(rlm, NAME, SpecialTime.LATEST).offset == 25
     assert find(rlm, NAME, SpecialTime.EARLIEST_LOCAL).offset == 0
     (answer,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.EARLIEST),)))
     assert answer.error is FetchError.TIERED_STORAGE_NOT_AVAILABLE
 
 
-def test_what_is_not_found_in_time_is_named(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(list_offsets_timeout_s=0.0)))
+def test_what_is_not_found_in_time_is_named(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    rlm = stack.rlm(limits=RlmLimits(read=ReadLimits(list_offsets_timeout_s=0.0)))
     (answer,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.LATEST),)))
     assert answer.error is FetchError.REQUEST_TIMED_OUT
 
 
-def test_a_query_that_needs_no_tier_does_not_wait_for_the_others(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
-    stack.ship(log_dir)
+def test_a_query_that_needs_no_tier_does_not_wait_for_the_others(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    stack.ship()
     other = TopicIdPartition(NAME.topic_id, NAME.topic, 1)
     hang = Hang()
     names = frozenset({"list_remote_log_segments", "partition_state"})
     rlmm: Any = TroubledPartition(stack.rlmm, other, names, hang)
     limits = RlmLimits(read=ReadLimits(threads=1))
-    rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
+    rlm = stack.rlm(rlmm=rlmm, limits=limits)
     queries = OffsetQueries(
         (
             OffsetQuery(other, SpecialTime.EARLIEST),
@@ -254,21 +254,19 @@ def test_partitions_are_searched_in_parallel(shipped: tuple[Stack, Path]) -> Non
     stack, _ = shipped
     all_at_once = Barrier(len(NAMES), timeout=GIVE_UP_S)
 
-    class Meeting:
+    class Meeting(Wrapper[Any]):
         """The real RSM, which reads a time index only if a search of each partition waits."""
 
-        def fetch_index(self, *args: Any) -> Iterator[bytes]:
+        def fetch_index(self, *args: Any, **options: Any) -> Iterator[bytes]:
             if args[1] is IndexType.TIMESTAMP:
                 all_at_once.wait()
-            return stack.rsm.fetch_index(*args)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(stack.rsm, name)
+            content: Iterator[bytes] = self.real.fetch_index(*args, **options)
+            return content
 
     queries = tuple(OffsetQuery(name, 0) for name in NAMES)
-    answers = stack.rlm(rsm=Meeting()).list_offsets(OffsetQueries(queries))
+    answers = stack.tier_reader(rsm=Meeting(stack.rsm)).list_offsets(OffsetQueries(queries))
     assert [answer.topic_id_partition for answer in answers] == NAMES
-    assert answers == stack.rlm().list_offsets(OffsetQueries(queries))
+    assert answers == stack.tier_reader().list_offsets(OffsetQueries(queries))
 
 
 def test_a_search_outlasts_a_late_store(shipped: tuple[Stack, Path]) -> None:
@@ -280,15 +278,15 @@ def test_a_search_outlasts_a_late_store(shipped: tuple[Stack, Path]) -> None:
 
     late = TroubledPartition(stack.rsm, name, frozenset({"fetch_log_segment"}), be_late)
     limits = RlmLimits(read=ReadLimits(wait_s=0.01))
-    found = find(stack.rlm(rsm=late, limits=limits), name, 0)
-    assert found == find(stack.rlm(), name, 0)
+    found = find(stack.tier_reader(rsm=late, limits=limits), name, 0)
+    assert found == find(stack.tier_reader(), name, 0)
     assert len(reads_late) == 1, "one read, for which the search waited"
 
 
-def test_errors_are_of_their_query_alone(stack: Stack, log_dir: Path) -> None:
-    files = three_segments(log_dir)
+def test_errors_are_of_their_query_alone(stack: Stack) -> None:
+    files = three_segments(stack.log_dir)
     files.epochs((0, 0), (3, 10))
-    rlm = stack.rlm(log_dir)
+    rlm = stack.rlm()
     unknown = TopicIdPartition(NAME.topic_id, NAME.topic, 7)
     latest = SpecialTime.LATEST
     queries = (
@@ -310,11 +308,9 @@ def test_errors_are_of_their_query_alone(stack: Stack, log_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_search_in_a_batch_of_millions_ends_with_its_time(
-    stack: Stack, log_dir: Path, is_local: bool
-) -> None:
+def test_a_search_in_a_batch_of_millions_ends_with_its_time(stack: Stack, is_local: bool) -> None:
     """All records are older than the batch says."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     record = b"\x0c\0\0\0\1\1\0"
     payload = zstandard.compress(record * 5_000_000)
     files.segment(
@@ -323,12 +319,12 @@ def test_a_search_in_a_batch_of_millions_ends_with_its_time(
     files.file(0, ".timeindex").write_bytes(pack(">qi", 2000, 4_999_999))
     files.snapshot(5_000_000)
     files.segment(5_000_000, [batch(5_000_000)])
-    stack.ship(log_dir)
+    stack.ship()
     if not is_local:
-        lose_rolled_segments(log_dir)
-    rlm = stack.rlm(log_dir)
+        lose_rolled_segments(stack.log_dir)
+    rlm = stack.rlm()
 
-    def found(time_ms: int) -> FoundOffset:
+    def found(time_ms: int) -> OffsetAnswer:
         queries = OffsetQueries((OffsetQuery(NAME, time_ms),), timeout_ms=300)
         return rlm.list_offsets(queries)[0]
 
@@ -345,16 +341,16 @@ def test_an_unknown_special_value_is_refused(time_ms: int) -> None:
         OffsetQuery(NAME, time_ms)
 
 
-def test_the_end_of_each_leader_epoch(stack: Stack, log_dir: Path) -> None:
-    files = three_segments(log_dir)
+def test_the_end_of_each_leader_epoch(stack: Stack) -> None:
+    files = three_segments(stack.log_dir)
     files.epochs((1, 0), (3, 10), (5, 20))
-    stack.ship(log_dir)
+    stack.ship()
     queries = tuple(EpochQuery(NAME, epoch) for epoch in range(7))
     log_ends = [EpochEnd(0, 0), EpochEnd(1, 10), EpochEnd(1, 10), EpochEnd(3, 20)]
     log_ends += [EpochEnd(3, 20), EpochEnd(5, 25)]
-    answers = stack.rlm(log_dir).offsets_for_leader_epochs(queries)
-    assert [answer.end for answer in answers] == [*log_ends, None]
     answers = stack.rlm().offsets_for_leader_epochs(queries)
+    assert [answer.end for answer in answers] == [*log_ends, None]
+    answers = stack.tier_reader().offsets_for_leader_epochs(queries)
     tier_ends = [EpochEnd(0, 0), EpochEnd(1, 10), EpochEnd(1, 10), EpochEnd(3, 20)]
     assert [answer.end for answer in answers] == [*tier_ends, None, None, None]
 
@@ -368,4 +364,4 @@ def test_a_record_at_the_high_watermark_is_not_found(stack: Stack, log_dir: Path
     high_watermarks(log_dir, {(name.topic, name.partition): first + 1})
     assert find(stack.rlm(log_dir), name, time_ms).offset == first
     high_watermarks(log_dir, {(name.topic, name.partition): first})
-    assert find(stack.rlm(log_dir), name, time_ms) == FoundOffset(name)
+    assert find(stack.rlm(log_dir), name, time_ms) == OffsetAnswer(name)

@@ -1,20 +1,27 @@
 """Test that RLM's listener for consumers answers every version that it offers, and a follower."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka.protocol.consumer import (
     FetchRequest,
     FetchResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
 )
@@ -24,25 +31,40 @@ from services.rlm.consumers.answers import Answers, Node
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.doors import NODE_ID, fetch_of, framed
 from tests.harness.ship_stack import Stack
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments
 
 REQUESTS: dict[int, tuple[Any, Any]] = {
     1: (FetchRequest, FetchResponse),
     2: (ListOffsetsRequest, ListOffsetsResponse),
     3: (MetadataRequest, MetadataResponse),
+    8: (OffsetCommitRequest, OffsetCommitResponse),
+    9: (OffsetFetchRequest, OffsetFetchResponse),
+    10: (FindCoordinatorRequest, FindCoordinatorResponse),
+    11: (JoinGroupRequest, JoinGroupResponse),
     18: (ApiVersionsRequest, ApiVersionsResponse),
     23: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
 }
-OFFERED = [(1, 4, 13), (2, 1, 11), (3, 0, 12), (18, 0, 4), (23, 2, 4)]
+OFFERED = [
+    (1, 4, 13),
+    (2, 1, 11),
+    (3, 0, 12),
+    (8, 2, 9),
+    (9, 2, 7),
+    (10, 0, 3),
+    (11, 0, 9),
+    (18, 0, 4),
+    (23, 2, 4),
+]
 VERSIONS = [(key, version) for key, first, last in OFFERED for version in range(first, last + 1)]
-NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
+NOT_LEADER, REQUEST_TIMED_OUT, GROUP_AUTHORIZATION_FAILED = 6, 7, 30
 
 
 @pytest.fixture
-def answers(stack: Stack, log_dir: Path) -> Answers:
-    three_segments(log_dir)
-    stack.ship(log_dir)
-    return answers_of(stack.rlm())
+def answers(stack: Stack) -> Answers:
+    three_segments(stack.log_dir)
+    stack.ship()
+    return answers_of(stack.tier_reader())
 
 
 def answers_of(rlm: BrokerRemoteLogManager) -> Answers:
@@ -72,6 +94,24 @@ def request_of(api_key: int) -> Any:
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
             )
+        case 8:
+            committed = OffsetCommitRequest.OffsetCommitRequestTopic
+            offset = committed.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+            topics = [committed(name=NAME.topic, partitions=[offset])]
+            return OffsetCommitRequest(group_id="group", member_id="", topics=topics)
+        case 9:
+            return OffsetFetchRequest(group_id="group", topics=[])
+        case 10:
+            return FindCoordinatorRequest(key="group", key_type=0)
+        case 11:
+            return JoinGroupRequest(
+                group_id="group",
+                session_timeout_ms=1,
+                rebalance_timeout_ms=1,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[],
+            )
         case 18:
             return ApiVersionsRequest(client_software_name="test", client_software_version="1")
     wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -83,7 +123,6 @@ def request_of(api_key: int) -> Any:
 
 def asked(answers: Answers, request: Any, api_key: int, version: int) -> Any:
     answer = answers.answer(api_key, version, framed(request, version)[4:])
-    assert answer is not None
     return REQUESTS[api_key][1].decode(b"".join(answer)[4:], version=version, header=True)
 
 
@@ -108,6 +147,13 @@ def test_each_offered_version_is_answered(answers: Answers, api_key: int, versio
             (topic,) = answer.topics
             assert (topic.error_code, topic.name) == (0, NAME.topic)
             assert [each.leader_id for each in topic.partitions] == [NODE_ID]
+        case 8:
+            (part,) = answer.topics[0].partitions
+            assert part.error_code == GROUP_AUTHORIZATION_FAILED
+        case 10:
+            assert (answer.error_code, answer.node_id, answer.host) == (0, NODE_ID, "host")
+        case 9 | 11:
+            assert answer.error_code == GROUP_AUTHORIZATION_FAILED
         case 18:
             assert answer.error_code == 0
         case 23:
@@ -124,27 +170,22 @@ def test_a_followers_fetch_is_that_of_a_replica(answers: Answers, version: int) 
     assert (part.error_code, part.records) == (NOT_LEADER, b"")
 
 
-class Asked:
+class Asked(Wrapper[BrokerRemoteLogManager]):
     """Knows no epoch; keeps how many partitions each call asks for."""
 
     def __init__(self, rlm: BrokerRemoteLogManager) -> None:
-        self._rlm = rlm
+        super().__init__(rlm)
         self.counts: list[int] = []
 
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         self.counts.append(len(queries))
         return [EpochAnswer(query.topic_id_partition) for query in queries]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlm, name)
 
-
-def test_epochs_of_too_many_partitions_are_left_for_the_next_request(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
-    stack.ship(log_dir)
-    rlm: Any = Asked(stack.rlm())
+def test_epochs_of_too_many_partitions_are_left_for_the_next_request(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    stack.ship()
+    rlm: Any = Asked(stack.tier_reader())
     request = request_of(23)
     (topic,) = request.topics
     topic.partitions = [

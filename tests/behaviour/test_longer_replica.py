@@ -51,12 +51,12 @@ def begun_copies(stack: Stack) -> int:
 
 
 def test_segments_missing_at_the_previous_leader_are_copied(
-    stack: Stack, log_dir: Path, files: PartitionFiles, longer: Path
+    stack: Stack, files: PartitionFiles, longer: Path
 ) -> None:
     for base in (0, 10):
         for suffix in (".log", ".index", ".timeindex"):
             files.file(base, suffix).unlink()
-    before = led(stack, log_dir, EPOCH)
+    before = led(stack, stack.log_dir, EPOCH)
     assert stack.ranges() == ALL[2:]
     assert stop(before, REASSIGNED, EPOCH) is None
     leader = led(stack, longer, LATER_EPOCH)
@@ -69,17 +69,17 @@ def test_segments_missing_at_the_previous_leader_are_copied(
 
 @pytest.mark.parametrize("kept", [1, 3])
 def test_segments_expired_from_the_tier_are_not_copied_again(
-    stack: Stack, log_dir: Path, longer: Path, kept: int
+    stack: Stack, longer: Path, kept: int
 ) -> None:
-    before = led(stack, log_dir, EPOCH)
+    before = led(stack, stack.log_dir, EPOCH)
     assert stack.ranges() == ALL
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(kept))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(kept), now=True)
     expire(before)
     assert stack.ranges() == ALL[-kept:]
     assert stop(before, REASSIGNED, EPOCH) is None
     # It was for those records alone: by now the topic keeps more.
-    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": str(100 * HOUR_MS)})
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": str(100 * HOUR_MS)}, now=True)
     leader = led(stack, longer, LATER_EPOCH)
     assert stack.ranges() == ALL[-kept:]
     assert begun_copies(stack) == len(ALL)
-    assert description(leader).pending_segments == 0
+    assert description(leader).lag_segments == 0

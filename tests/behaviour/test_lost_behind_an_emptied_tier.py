@@ -1,7 +1,5 @@
 """Test a tier that retention emptied before the broker deleted the next, uncopied segments."""
 
-from pathlib import Path
-
 import pytest
 
 from services.api.errors import RemoteStorageError
@@ -22,12 +20,12 @@ LOST = OffsetGap(60, 69)
 
 
 @pytest.fixture
-def lost(stack: Stack, log_dir: Path) -> PartitionFiles:
+def lost(stack: Stack) -> PartitionFiles:
     """Provide a log: 0 to 59 were copied and expired, 60 to 69 are lost, 70 to 74 are rolled."""
-    files = hourly_log(log_dir)
-    rlm = stack.rlm(log_dir, limits=AT_ONCE)
+    files = hourly_log(stack.log_dir)
+    rlm = stack.rlm(limits=AT_ONCE)
     take_turns(rlm)
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(0))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(0), now=True)
     take_turns(rlm)
     assert stack.segments() == []
     files.epochs((2, 60))
@@ -40,15 +38,15 @@ def gaps(stack: Stack) -> tuple[OffsetGap, ...]:
     return stack.rlmm.partition_state(NAME).value.gaps
 
 
-def test_it_is_named_recorded_and_passed(stack: Stack, log_dir: Path, lost: PartitionFiles) -> None:
-    (partition,) = (report := stack.ship(log_dir)).partitions
+def test_it_is_named_recorded_and_passed(stack: Stack, lost: PartitionFiles) -> None:
+    (partition,) = (report := stack.ship()).partitions
     assert report.outcome is ShipOutcome.PARTIAL
     (problem,) = partition.recorded
     assert (problem.kind, problem.offset) == (ProblemKind.LOST_BEFORE_COPY, 60)
     assert "offsets 60 to 69 " in problem.message
     assert (stack.ranges(), gaps(stack)) == ([(70, 74)], (LOST,))
-    assert stack.ship(log_dir).partitions[0].known_gaps == ((60, 69),)
-    rlm = stack.rlm(log_dir, limits=AT_ONCE)
+    assert stack.ship().partitions[0].known_gaps == ((60, 69),)
+    rlm = stack.rlm(limits=AT_ONCE)
     take_turns(rlm)
     assert description(rlm).copied_through_offset == 74
     assert read(rlm, 62) == read(rlm, 70)
@@ -56,56 +54,58 @@ def test_it_is_named_recorded_and_passed(stack: Stack, log_dir: Path, lost: Part
 
 
 def test_it_is_named_before_anything_behind_it_is_rolled(
-    stack: Stack, log_dir: Path, lost: PartitionFiles
+    stack: Stack, lost: PartitionFiles
 ) -> None:
     lost.file(70, ".log").unlink()
-    (partition,) = stack.ship(log_dir).partitions
+    (partition,) = stack.ship().partitions
     assert len(partition.recorded) == 1
     assert (stack.ranges(), gaps(stack)) == ([], (OffsetGap(60, 74),))
 
 
 @pytest.mark.deep
 def test_the_watermark_stays_before_it_until_it_is_recorded(
-    stack: Stack, log_dir: Path, lost: PartitionFiles
+    stack: Stack, lost: PartitionFiles
 ) -> None:
-    (partition,) = ship([log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY).partitions
+    (partition,) = ship([stack.log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY).partitions
     assert (partition.copied_segments, partition.recorded) == (1, ())
-    found = description(rlm := stack.rlm(log_dir))
+    found = description(rlm := stack.rlm())
     assert found.copied_through_offset == 59
     assert [(p.kind, p.offset) for p in found.problems] == [(ProblemKind.LOST_BEFORE_COPY, 60)]
-    assert description(stack.rlm()).copied_through_offset == 59
-    stack.ship(log_dir)
+    assert description(stack.tier_reader()).copied_through_offset == 59
+    stack.ship()
     assert description(rlm).copied_through_offset == 74
 
 
 def test_watermark_stays_before_the_loss_while_events_cannot_be_read(
-    stack: Stack, log_dir: Path, lost: PartitionFiles
+    stack: Stack, lost: PartitionFiles
 ) -> None:
-    ship([log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY)
+    ship([stack.log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY)
 
     def no_events(*_: object, **__: object) -> None:
         raise RemoteStorageError("no")
 
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, Changed(stack.rlmm, list_events=no_events))
+    rlm = BrokerRemoteLogManager(
+        [stack.log_dir], stack.rsm, Changed(stack.rlmm, list_events=no_events)
+    )
     assert description(rlm).copied_through_offset == 59
     silent = SilentRlmm(stack.rlmm)
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, silent)
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, silent)
     assert description(rlm).copied_through_offset == 59
     silent.is_silent = True
     assert description(rlm).copied_through_offset == 59
 
 
 def test_loss_is_recorded_without_the_event_that_raised_the_log_start(
-    stack: Stack, log_dir: Path, lost: PartitionFiles, database_url: str
+    stack: Stack, lost: PartitionFiles, database_url: str
 ) -> None:
     forget_events(database_url)
     assert "LOG_START" not in {e.kind for e in all_events(stack.rlmm, EventQuery(NAME))}
-    stack.ship(log_dir)
+    stack.ship()
     assert gaps(stack) == (LOST,)
 
 
 def test_the_event_of_the_log_start_is_read_only_if_something_is_missing_behind_it(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
     asked: list[object] = []
 
@@ -113,11 +113,11 @@ def test_the_event_of_the_log_start_is_read_only_if_something_is_missing_behind_
         asked.append(query)
         return stack.rlmm.list_events(query, page_size=page_size, page_token=page_token)
 
-    hourly_log(log_dir)
+    hourly_log(stack.log_dir)
     rlmm = Changed(stack.rlmm, list_events=list_events)
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, AT_ONCE)
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, rlmm, AT_ONCE)
     take_turns(rlm)
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(3))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(3), now=True)
     take_turns(rlm, 3)
     assert description(rlm).log_start_offset == 30
     assert asked == []

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -24,6 +23,7 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.harness.eventually import eventually
 from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments
 from tests.harness.troubles import GIVE_UP_S, Hang, TroubledPartition, partition_of
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 NAMES = [replace(NAME, partition=number) for number in range(4)]
@@ -35,11 +35,11 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 @pytest.fixture
-def shipped(stack: Stack, log_dir: Path) -> Stack:
+def shipped(stack: Stack) -> Stack:
     """Four partitions, each with two segments in the tier, and no log here."""
     for name in NAMES:
-        three_segments(log_dir, name)
-    stack.ship(log_dir)
+        three_segments(stack.log_dir, name)
+    stack.ship()
     return stack
 
 
@@ -61,17 +61,15 @@ def partitions_of(parts: Sequence[FetchPart]) -> list[TopicIdPartition]:
 def test_requests_to_the_store_overlap_and_the_order_is_kept(shipped: Stack) -> None:
     all_at_once = Barrier(len(NAMES), timeout=GIVE_UP_S)
 
-    class Meeting:
+    class Meeting(Wrapper[Any]):
         """The real RSM, which answers only if a request of each partition waits."""
 
         def fetch_log_segment(self, metadata: Any, *positions: int) -> Iterator[bytes]:
             all_at_once.wait()
-            return shipped.rsm.fetch_log_segment(metadata, *positions)
+            bytes_read: Iterator[bytes] = self.real.fetch_log_segment(metadata, *positions)
+            return bytes_read
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(shipped.rsm, name)
-
-    parts = in_time(shipped.rlm(rsm=Meeting(), limits=PATIENT), of_all())
+    parts = in_time(shipped.tier_reader(rsm=Meeting(shipped.rsm), limits=PATIENT), of_all())
     assert partitions_of(parts) == NAMES
     # As in Kafka, a read of one of several partitions ends with its segment.
     assert [part.record_batches for part in parts] == [batch(0, 5) + batch(5, 5)] * len(NAMES)
@@ -103,7 +101,7 @@ def troubled(
 ) -> BrokerRemoteLogManager:
     managers: dict[str, Any] = {"rsm": stack.rsm, "rlmm": stack.rlmm}
     managers[manager] = TroubledPartition(managers[manager], SICK, frozenset({method}), trouble)
-    return stack.rlm(**managers, limits=limits)
+    return stack.tier_reader(**managers, limits=limits)
 
 
 @pytest.mark.deep
@@ -133,21 +131,24 @@ def test_a_failing_partition_has_its_error_and_the_others_their_records(
         raise RetriableRemoteStorageError("away")
 
     rlm = troubled(shipped, manager, method, away, HASTY)
-    parts = served(rlm, of_all(offset, isolation_level=COMMITTED))
-    errors = [part.error for part in parts]
-    assert errors == [FetchError.TIERED_STORAGE_NOT_AVAILABLE, *[FetchError.NONE] * 3]
+    expected = [FetchError.TIERED_STORAGE_NOT_AVAILABLE, *[FetchError.NONE] * 3]
+
+    def has_errors() -> bool:
+        # The last try may end as late as the wait for it: then the answer is empty, as if it hung.
+        parts = served(rlm, of_all(offset, isolation_level=COMMITTED))
+        return [part.error for part in parts] == expected
+
+    assert eventually(has_errors)
 
 
-def test_a_full_queue_is_the_answer_of_each_partition_that_needs_the_tier(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_full_queue_is_the_answer_of_each_partition_that_needs_the_tier(stack: Stack) -> None:
     """The others have their records; what is refused says when to come back."""
     for name in NAMES:
-        three_segments(log_dir, name)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+        three_segments(stack.log_dir, name)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     limits = RlmLimits(read=ReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
-    rlm = stack.rlm(log_dir, limits=limits)
+    rlm = stack.rlm(limits=limits)
     at = {NAMES[0]: 20, NAMES[1]: 0, NAMES[2]: 20, NAMES[3]: 20}
     wanted = tuple(FetchPartition(name, offset, EVERYTHING) for name, offset in at.items())
     with rlm.tier_calls.queue.acquire():
@@ -163,37 +164,32 @@ def test_a_full_queue_is_the_answer_of_each_partition_that_needs_the_tier(
 def test_all_partitions_together_wait_for_a_silent_store_once(shipped: Stack) -> None:
     hang = Hang()
 
-    class Silent:
+    class Silent(Wrapper[Any]):
         def fetch_log_segment(self, *_: Any) -> Iterator[bytes]:
             hang()
             return iter(())
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(shipped.rsm, name)
-
     limits = RlmLimits(read=ReadLimits(wait_s=2.0))
     began_s = time.monotonic()
     try:
-        parts = in_time(shipped.rlm(rsm=Silent(), limits=limits), of_all())
+        parts = in_time(shipped.tier_reader(rsm=Silent(shipped.rsm), limits=limits), of_all())
         assert time.monotonic() - began_s < 3 * 2.0  # One after another they would wait for 8 s.
     finally:
         hang.let_go()
     assert [(part.error, part.record_batches) for part in parts] == [(FetchError.NONE, b"")] * 4
 
 
-class Counted:
-    """The real RSM; keeps the partitions whose records are requested."""
+class Requested(Wrapper[Any]):
+    """The real RSM, and the partitions whose records are requested."""
 
     def __init__(self, stack: Stack) -> None:
-        self._stack = stack
+        super().__init__(stack.rsm)
         self.requested: list[int] = []
 
     def fetch_log_segment(self, metadata: Any, *positions: int) -> Iterator[bytes]:
         self.requested.append(partition_of(metadata).partition)
-        return self._stack.rsm.fetch_log_segment(metadata, *positions)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stack.rsm, name)
+        bytes_read: Iterator[bytes] = self.real.fetch_log_segment(metadata, *positions)
+        return bytes_read
 
 
 @pytest.mark.deep
@@ -211,8 +207,8 @@ def test_the_first_may_exceed_the_limit_and_later_ones_get_what_is_left(
     shipped: Stack, max_bytes: int, batches: list[int], requested: list[int]
 ) -> None:
     """What gets nothing is not requested from the store, and has its offsets all the same."""
-    rsm = Counted(shipped)
-    parts = in_time(shipped.rlm(rsm=rsm, limits=PATIENT), of_all(max_bytes=max_bytes))
+    rsm = Requested(shipped)
+    parts = in_time(shipped.tier_reader(rsm=rsm, limits=PATIENT), of_all(max_bytes=max_bytes))
     assert partitions_of(parts) == NAMES
     assert [len(part.record_batches) // SIZE for part in parts] == batches
     assert sorted(rsm.requested) == requested
@@ -222,20 +218,20 @@ def test_the_first_may_exceed_the_limit_and_later_ones_get_what_is_left(
 
 def test_an_empty_partition_leaves_the_first_batch_to_the_next_one(shipped: Stack) -> None:
     wanted = [FetchPartition(NAMES[0], 20, EVERYTHING), FetchPartition(NAMES[1], 0, EVERYTHING)]
-    rlm = shipped.rlm(limits=PATIENT)
+    rlm = shipped.tier_reader(limits=PATIENT)
     parts = in_time(rlm, FetchRequest(tuple(wanted), 1))
     assert [part.record_batches for part in parts] == [b"", batch(0, 5)]
 
 
-def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack, log_dir: Path) -> None:
-    files = PartitionFiles(log_dir)
+def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack) -> None:
+    files = PartitionFiles(stack.log_dir)
     payload = b"x" * 700_000
     files.segment(0, [batch(offset, payload=payload) for offset in range(4)])
     files.snapshot(4)
     files.segment(4, [batch(4)])
-    stack.ship(log_dir)
+    stack.ship()
     limits = RlmLimits(read=ReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
-    rlm = stack.rlm(limits=limits)
+    rlm = stack.tier_reader(limits=limits)
     request = FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING)
     parts = rlm.fetch(request)
     assert next(parts).record_batches == batch(0, payload=payload)
@@ -247,16 +243,16 @@ def test_a_client_that_takes_nothing_more_holds_no_reader(stack: Stack, log_dir:
 
 
 def test_a_batch_of_several_parts_is_whole_though_no_slot_is_free_after_its_first(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
     long = batch(0, payload=b"x" * 1_500_000)
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.segment(0, [long, batch(1)])
     files.snapshot(2)
     files.segment(2, [batch(2)])
-    stack.ship(log_dir)
+    stack.ship()
     limits = RlmLimits(read=ReadLimits(threads=1, max_waiting=0, wait_s=GIVE_UP_S))
-    rlm = stack.rlm(limits=limits)
+    rlm = stack.tier_reader(limits=limits)
     parts = rlm.fetch(FetchRequest((FetchPartition(NAME, 0, EVERYTHING),), EVERYTHING))
     first = next(parts)
     assert len(first.record_batches) < len(long)

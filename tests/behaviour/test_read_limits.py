@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
@@ -32,14 +31,12 @@ from tests.harness.troubles import Hanging, raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 
-def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(
-    stack: Stack, log_dir: Path
-) -> None:
-    whole = bytes_of(three_segments(log_dir).path)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(stack: Stack) -> None:
+    whole = bytes_of(three_segments(stack.log_dir).path)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     quota = QuotaLimit(max_bytes_per_second=1, windows=1)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(quota=quota)))
+    rlm = stack.rlm(limits=RlmLimits(read=ReadLimits(quota=quota)))
     first = len(b"".join(part.record_batches for part in fetch(rlm, 0)))
     assert 0 < first < len(whole)
     grown = growth(*(f"sediment_rlm_remote_fetch_throttle_seconds_{n}" for n in ("count", "sum")))
@@ -56,16 +53,16 @@ def test_reads_beyond_the_quota_are_empty_and_say_how_long_to_wait(
     assert local.record_batches
 
 
-def test_the_quota_holds_for_readers_who_come_together(stack: Stack, log_dir: Path) -> None:
+def test_the_quota_holds_for_readers_who_come_together(stack: Stack) -> None:
     """Nothing is returned before each of them has begun, or was refused."""
-    three_segments(log_dir)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+    three_segments(stack.log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     one, readers = len(batch(0, 5)), 32
     quota = QuotaLimit(max_bytes_per_second=one, windows=3, window_s=1)
     rsm = Hanging(stack.rsm, "fetch_log_segment", Semaphore(0))
     limits = RlmLimits(read=ReadLimits(threads=readers, wait_s=60.0, quota=quota))
-    rlm = stack.rlm(log_dir, rsm=rsm, limits=limits)
+    rlm = stack.rlm(rsm=rsm, limits=limits)
     read(rlm, 20)
     began_s = time.monotonic()
     with ThreadPoolExecutor(readers) as pool:
@@ -79,14 +76,14 @@ def test_the_quota_holds_for_readers_who_come_together(stack: Stack, log_dir: Pa
     assert max(part.throttle_time_ms for part in parts) <= 1000 * MOST_CHARGED_S
 
 
-def test_reads_beyond_the_queue_are_refused_at_once(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+def test_reads_beyond_the_queue_are_refused_at_once(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     hanging = Semaphore(0)
     rlmm: Any = Hanging(stack.rlmm, "remote_log_segment_metadata", hanging)
     limits = RlmLimits(read=ReadLimits(threads=1, wait_s=60.0, max_waiting=0))
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, rlmm, limits)
     with ThreadPoolExecutor(1) as pool:
         stuck = pool.submit(read, rlm, 0)
         try:
@@ -100,16 +97,14 @@ def test_reads_beyond_the_queue_are_refused_at_once(stack: Stack, log_dir: Path)
         assert isinstance(stuck.result(timeout=30.0), bytes)
 
 
-def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(stack: Stack) -> None:
+    three_segments(stack.log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     hanging = Semaphore(0)
     rsm = Hanging(stack.rsm, "fetch_index", hanging)
     limits = RlmLimits(read=ReadLimits(threads=1, wait_s=3.0))
-    rlm = stack.rlm(log_dir, rsm=rsm, limits=limits)
+    rlm = stack.rlm(rsm=rsm, limits=limits)
     slots = rlm.tier_calls.queue
     with ThreadPoolExecutor(2) as pool:
         late = pool.submit(fetch_once, rlm, 15)
@@ -131,16 +126,16 @@ def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(
     assert isinstance(read(rlm, 15), bytes)
 
 
-def test_a_throttled_reader_of_records_waits_and_gets_all(stack: Stack, log_dir: Path) -> None:
-    files = PartitionFiles(log_dir)
+def test_a_throttled_reader_of_records_waits_and_gets_all(stack: Stack) -> None:
+    files = PartitionFiles(stack.log_dir)
     for offset in range(3):
         files.segment(offset, [honest_batch(offset, [b"value"])])
         files.snapshot(offset + 1)
     files.segment(3, [honest_batch(3, [b"value"])])
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     quota = QuotaLimit(max_bytes_per_second=1000, windows=1)
-    rlm = stack.rlm(log_dir, limits=RlmLimits(read=ReadLimits(quota=quota)))
+    rlm = stack.rlm(limits=RlmLimits(read=ReadLimits(quota=quota)))
     use_up_savings(rlm)
     assert [record.offset for record in decoded(rlm, NAME, 0)] == [0, 1, 2, 3]
 
@@ -171,15 +166,13 @@ class Sometimes:
 
 
 @pytest.mark.parametrize("stale_s", [300.0, 0.0])
-def test_known_segments_are_read_while_rlmm_is_away(
-    stack: Stack, log_dir: Path, stale_s: float
-) -> None:
-    three_segments(log_dir)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+def test_known_segments_are_read_while_rlmm_is_away(stack: Stack, stale_s: float) -> None:
+    three_segments(stack.log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     rlmm: Any = Sometimes(stack.rlmm)
     limits = RlmLimits(read=ReadLimits(recent_s=0.0, stale_s=stale_s))
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, limits)
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, rlmm, limits)
     found = fetch(rlm, 0, max_bytes=1)[0]
     assert found.metadata_age_ms is None
     rlmm.is_away = True
@@ -197,11 +190,11 @@ def test_known_segments_are_read_while_rlmm_is_away(
 
 
 def test_an_offset_beyond_what_is_known_is_not_out_of_range_while_rlmm_is_away(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
     """The tier may have grown: a consumer would begin again at another offset."""
-    three_segments(log_dir)
-    stack.ship(log_dir)
+    three_segments(stack.log_dir)
+    stack.ship()
     rlmm: Any = Sometimes(stack.rlmm)
     limits = RlmLimits(read=ReadLimits(stale_s=300.0))
     rlm = BrokerRemoteLogManager([], stack.rsm, rlmm, limits)
@@ -215,12 +208,10 @@ def test_an_offset_beyond_what_is_known_is_not_out_of_range_while_rlmm_is_away(
 
 
 @pytest.mark.parametrize("min_bytes", [0, 1])
-def test_a_silent_rlmm_keeps_one_reader_of_a_known_partition(
-    stack: Stack, log_dir: Path, min_bytes: int
-) -> None:
+def test_a_silent_rlmm_keeps_one_reader_of_a_known_partition(stack: Stack, min_bytes: int) -> None:
     """Others are served with what is known, also if they would wait for records."""
-    three_segments(log_dir)
-    stack.ship(log_dir)
+    three_segments(stack.log_dir)
+    stack.ship()
     rlmm: Any = Sometimes(stack.rlmm)
     limits = RlmLimits(read=ReadLimits(wait_s=60.0, recent_s=0.0))
     rlm = BrokerRemoteLogManager([], stack.rsm, rlmm, limits)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
@@ -41,17 +40,17 @@ def hold(files: PartitionFiles, base: int, rolled: int = 0, active: int = 1) -> 
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
+def rlm(stack: Stack) -> BrokerRemoteLogManager:
     """Provide an RLM of a log with a gap in the tier, and one between the tier and the disk."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     for base, rolled in ((0, 10), (20, 5)):
         hold(files, base, rolled)
-        stack.ship(log_dir)
+        stack.ship()
     hold(files, 30, active=11)
-    stack.ship(log_dir)
+    stack.ship()
     assert stack.ranges() == [(0, 9), (20, 24)]
     assert stack.rlmm.partition_state(NAME).value.gaps == GAPS
-    return stack.rlm(log_dir)
+    return stack.rlm()
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
@@ -79,48 +78,46 @@ def test_the_tiers_records_behind_a_gap_are_read_without_a_disk(
 ) -> None:
     whole = read(rlm, 0)
     assert isinstance(whole, bytes)
-    tier = read(stack.rlm(), 0)
+    tier = read(stack.tier_reader(), 0)
     assert isinstance(tier, bytes)
     assert whole.startswith(tier)
-    behind = read(stack.rlm(), 12)
+    behind = read(stack.tier_reader(), 12)
     assert isinstance(behind, bytes)
     assert tier.endswith(behind)
     (earliest,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.EARLIEST),)))
     assert earliest.offset == 0
 
 
-def test_a_loss_that_is_not_recorded_yet_is_waited_for(stack: Stack, log_dir: Path) -> None:
+def test_a_loss_that_is_not_recorded_yet_is_waited_for(stack: Stack) -> None:
     """OFFSET_OUT_OF_RANGE would let a consumer begin again, or skip all."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     hold(files, 0, 10)
-    stack.ship(log_dir)
+    stack.ship()
     hold(files, 20, 5)
-    ship([log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY)
-    rlms = stack.rlm(log_dir), stack.rlm()
+    ship([stack.log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY)
+    rlms = stack.rlm(), stack.tier_reader()
     for rlm in rlms:
         assert read(rlm, 12) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
-    stack.ship(log_dir)
+    stack.ship()
     for rlm in rlms:
         assert isinstance(read(rlm, 12), bytes)
 
 
-def test_a_gap_at_the_beginning_of_the_log_is_passed(stack: Stack, log_dir: Path) -> None:
+def test_a_gap_at_the_beginning_of_the_log_is_passed(stack: Stack) -> None:
     """A consumer had read all that retention then deleted, before more was lost."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     hold(files, 0, 10)
-    stack.ship(log_dir)
+    stack.ship()
     stack.rlmm.raise_log_start_offset(NAME, 10)
     hold(files, 20, 5)
-    stack.ship(log_dir)
+    stack.ship()
     assert stack.rlmm.partition_state(NAME).value.gaps == (OffsetGap(10, 19),)
-    for rlm in (stack.rlm(log_dir), stack.rlm()):
+    for rlm in (stack.rlm(), stack.tier_reader()):
         assert isinstance(read(rlm, 10), bytes)
         assert read(rlm, 9) is FetchError.OFFSET_OUT_OF_RANGE
 
 
-def test_a_tier_consumer_names_what_is_missing_before_a_record(
-    rlm: BrokerRemoteLogManager,
-) -> None:
+def test_a_tier_consumer_names_what_is_missing_before_a_record(rlm: BrokerRemoteLogManager) -> None:
     with served_rlm(rlm) as (_, address), TierConsumer(address) as consumer:
         found = list(consumer.records(NAME.topic, NAME.partition))
     assert [record.offset for record in found] == KEPT

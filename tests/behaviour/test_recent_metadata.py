@@ -1,6 +1,5 @@
 """Test reads by metadata that RLM read a moment ago, while other processes change the tier."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from tests.harness.eventually import eventually
 from tests.harness.ship_stack import EVERYTHING, Stack, fetch, lose_rolled_segments, read
 from tests.harness.tier import SmallTier
 from tests.harness.troubles import SilentRlmm
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
+from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments
 
 OUT_OF_RANGE = FetchError.OFFSET_OUT_OF_RANGE
 SWEEP = MutationContext(reason="sweep", retention_owner=RetentionOwner.SWEEP)
@@ -33,11 +32,11 @@ def limits(recent_s: float) -> RlmLimits:
 
 
 @pytest.fixture
-def files(stack: Stack, log_dir: Path) -> PartitionFiles:
+def stack(stack: Stack) -> Stack:
     """Offsets 0 to 9 and 10 to 19, which are in the tier, and 20 to 24."""
-    files = three_segments(log_dir)
-    stack.ship(log_dir)
-    return files
+    stack.files = three_segments(stack.log_dir)
+    stack.ship()
+    return stack
 
 
 @pytest.fixture
@@ -46,9 +45,9 @@ def rlmm(stack: Stack) -> Any:
 
 
 @pytest.fixture
-def rlm(stack: Stack, files: PartitionFiles, rlmm: Any) -> BrokerRemoteLogManager:
+def rlm(stack: Stack, rlmm: Any) -> BrokerRemoteLogManager:
     """An RLM without the log, which knows both segments for a minute."""
-    rlm = stack.rlm(rlmm=rlmm, limits=limits(60.0))
+    rlm = stack.tier_reader(rlmm=rlmm, limits=limits(60.0))
     assert read(rlm, 0) == b"".join(batch(base, 5) for base in (0, 5, 10, 15))
     assert rlmm.lists == 1
     return rlm
@@ -68,18 +67,14 @@ def test_reads_in_known_segments_read_rlmm_once(rlm: BrokerRemoteLogManager, rlm
     assert rlmm.lists == 1
 
 
-def test_each_read_reads_rlmm_if_no_age_is_allowed(
-    stack: Stack, files: PartitionFiles, rlmm: Any
-) -> None:
-    rlm = stack.rlm(rlmm=rlmm, limits=limits(0.0))
+def test_each_read_reads_rlmm_if_no_age_is_allowed(stack: Stack, rlmm: Any) -> None:
+    rlm = stack.tier_reader(rlmm=rlmm, limits=limits(0.0))
     assert [first_batch(rlm, offset) for offset in (0, 5)] == [batch(0, 5), batch(5, 5)]
     assert rlmm.lists == 2
 
 
-def test_rlmm_is_read_again_when_the_age_is_over(
-    stack: Stack, files: PartitionFiles, rlmm: Any
-) -> None:
-    rlm = stack.rlm(rlmm=rlmm, limits=limits(0.05))
+def test_rlmm_is_read_again_when_the_age_is_over(stack: Stack, rlmm: Any) -> None:
+    rlm = stack.tier_reader(rlmm=rlmm, limits=limits(0.05))
 
     def has_read_again() -> bool:
         assert first_batch(rlm, 5) == batch(5, 5)
@@ -88,13 +83,11 @@ def test_rlmm_is_read_again_when_the_age_is_over(
     eventually(has_read_again)
 
 
-def test_the_end_of_the_tier_is_read_from_rlmm(
-    stack: Stack, log_dir: Path, files: PartitionFiles, rlm: BrokerRemoteLogManager
-) -> None:
+def test_the_end_of_the_tier_is_read_from_rlmm(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
     assert fetch(rlm, 20)[0].record_batches == b""
-    files.snapshot(25)
-    files.segment(25, [batch(25)])
-    stack.ship(log_dir)
+    stack.files.snapshot(25)
+    stack.files.segment(25, [batch(25)])
+    stack.ship()
     assert first_batch(rlm, 20) == batch(20, 5)
     (part,) = fetch(rlm, 15, max_bytes=1)
     assert part.high_watermark == 25
@@ -119,39 +112,35 @@ def test_a_segment_that_was_deleted_elsewhere_is_out_of_range(
 
 
 def test_a_segment_that_another_one_replaced_is_read_from_that(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     """OFFSET_OUT_OF_RANGE would let a consumer begin again at an end of the log."""
     first, _ = stack.segments()
     SmallTier(stack.rsm, stack.rlmm).delete(first)
-    stack.ship(log_dir)
+    stack.ship()
     assert first.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
     assert first_batch(rlm, 5) == batch(5, 5)
 
 
 def test_a_read_goes_on_in_a_segment_that_replaced_the_next_one(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     _, second = stack.segments()
     SmallTier(stack.rsm, stack.rlmm).delete(second)
-    stack.ship(log_dir)
+    stack.ship()
     assert read(rlm, 0) == b"".join(batch(base, 5) for base in (0, 5, 10, 15))
 
 
-def test_what_this_rlm_deletes_is_gone_at_once(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    lose_rolled_segments(log_dir)
-    rlm = stack.rlm(log_dir, limits=limits(60.0))
+def test_what_this_rlm_deletes_is_gone_at_once(stack: Stack) -> None:
+    lose_rolled_segments(stack.log_dir)
+    rlm = stack.rlm(limits=limits(60.0))
     assert first_batch(rlm, 5) == batch(5, 5)
     rlm.delete_records((RecordsToDelete(NAME, 12),))
     assert first_batch(rlm, 5) is OUT_OF_RANGE
     assert first_batch(rlm, 15) == batch(15, 5)
 
 
-def test_nothing_is_recent_while_this_process_changes_the_partition(
-    stack: Stack, files: PartitionFiles
-) -> None:
+def test_nothing_is_recent_while_this_process_changes_the_partition(stack: Stack) -> None:
     tier = TierState(stack.rsm, stack.rlmm, NAME)
     assert tier.recent(60.0) is None
     seen = tier.refresh()

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,14 +65,14 @@ def _write_up_to_abort(files: PartitionFiles) -> None:
 
 
 @pytest.fixture
-def files(stack: Stack, log_dir: Path) -> PartitionFiles:
+def files(stack: Stack) -> PartitionFiles:
     """Segments at 0, 3, 5 and 8, and the active one at 9: producer 9 aborts in the third one."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     _write_up_to_abort(files)
     for offset in (8, 9):
         files.snapshot(offset)
         files.segment(offset, [batch(offset)])
-    stack.ship(log_dir)
+    stack.ship()
     return files
 
 
@@ -88,7 +87,7 @@ def rlm(stack: Stack, rlmm: Any) -> BrokerRemoteLogManager:
 
     It has their records, and what the last stable offset needs, but no transaction index.
     """
-    rlm = stack.rlm(rlmm=rlmm, limits=LIMITS)
+    rlm = stack.tier_reader(rlmm=rlmm, limits=LIMITS)
     assert isinstance(read(rlm, 0), bytes)
     rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.LATEST),), READ_COMMITTED))
     assert rlmm.searches == 0
@@ -171,17 +170,15 @@ NO_INDEXES = RlmLimits(read=ReadLimits(wait_s=60.0, recent_s=60.0, index_memory_
 def test_a_search_finds_the_index_that_replaced_another(
     stack: Stack, files: PartitionFiles, rlmm: Any
 ) -> None:
-    rlm = stack.rlm(rlmm=rlmm, limits=NO_INDEXES)
+    rlm = stack.tier_reader(rlmm=rlmm, limits=NO_INDEXES)
     assert committed(rlm, 1).aborted_transactions == ABORTED
     replace_segment(stack, files, 5)
     assert committed(rlm, 1).aborted_transactions == ABORTED
 
 
-def test_an_index_that_is_replaced_while_the_client_is_slow_is_found(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_an_index_that_is_replaced_while_the_client_is_slow_is_found(stack: Stack) -> None:
     """The read began before: the tier is not read again for its later parts."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.segment(0, [batch(0, payload=b"x" * 40_000)])
     files.snapshot(1)
     files.segment(1, [in_transaction(1, 8), marker(2, 8, ABORT)])
@@ -194,9 +191,9 @@ def test_an_index_that_is_replaced_while_the_client_is_slow_is_found(
     for offset in (6, 7):
         files.snapshot(offset)
         files.segment(offset, [batch(offset)])
-    stack.ship(log_dir)
+    stack.ship()
     reads = ReadLimits(wait_s=60.0, recent_s=0.0, index_memory_bytes=0)
-    rlm = stack.rlm(limits=RlmLimits(read=reads))
+    rlm = stack.tier_reader(limits=RlmLimits(read=reads))
     assert committed(rlm, 3).aborted_transactions == (AbortedTransaction(3, 9),)
     wanted = FetchPartition(NAME, 0, EVERYTHING)
     parts = rlm.fetch(FetchRequest((wanted,), EVERYTHING, READ_COMMITTED))
@@ -213,7 +210,7 @@ def test_the_leader_epochs_of_a_segment_that_was_replaced_are_found_again(
     stack: Stack, files: PartitionFiles, beside: int
 ) -> None:
     """RLM knows the newest segment, but has read nothing but its snapshot."""
-    rlm = stack.rlm(limits=LIMITS)
+    rlm = stack.tier_reader(limits=LIMITS)
     fetch(rlm, 0, max_bytes=1)
     committed(rlm, 9)
     replace_segment(stack, files, 8)
@@ -223,16 +220,14 @@ def test_the_leader_epochs_of_a_segment_that_was_replaced_are_found_again(
     assert (part.error, part.aborted_transactions) == (FetchError.NONE, ABORTED)
 
 
-def test_any_read_finds_the_leader_epochs_of_a_segment_that_was_replaced(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_any_read_finds_the_leader_epochs_of_a_segment_that_was_replaced(stack: Stack) -> None:
     """They were needed before, and RSM was away."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.epochs((0, 0), (1, 3))
     for offset in (0, 3, 6):
         files.segment(offset, [batch(offset, 3)])
         files.snapshot(offset + 3)
-    stack.ship(log_dir)
+    stack.ship()
     is_away = True
 
     def be_away() -> None:
@@ -241,7 +236,7 @@ def test_any_read_finds_the_leader_epochs_of_a_segment_that_was_replaced(
 
     rsm: Any = TroubledPartition(stack.rsm, NAME, frozenset({"fetch_index"}), be_away)
     limits = RlmLimits(read=ReadLimits(wait_s=1.0, recent_s=60.0))
-    rlm = stack.rlm(rsm=rsm, limits=limits)
+    rlm = stack.tier_reader(rsm=rsm, limits=limits)
     assert fetch_once(rlm, 0)[0].record_batches == b""
     replace_segment(stack, files, 3)
     is_away = False
@@ -261,7 +256,7 @@ def test_a_topic_that_was_deleted_has_no_committed_records(
 
 def test_a_stable_offset_that_was_deleted_is_found_again(stack: Stack, rlmm: Any) -> None:
     """The newest segment has it."""
-    rlm = stack.rlm(rlmm=rlmm, limits=LIMITS)
+    rlm = stack.tier_reader(rlmm=rlmm, limits=LIMITS)
     assert isinstance(read(rlm, 0), bytes)
     SmallTier(stack.rsm, stack.rlmm).delete(*stack.segments()[2:])
     part = committed(rlm, 0, EVERYTHING)
@@ -269,23 +264,21 @@ def test_a_stable_offset_that_was_deleted_is_found_again(stack: Stack, rlmm: Any
     assert part.record_batches == batch(0)
 
 
-def test_a_segment_that_left_the_log_since_is_looked_for_in_the_tier(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_segment_that_left_the_log_since_is_looked_for_in_the_tier(stack: Stack) -> None:
     """Its index is neither in the log nor in the tier of a moment ago."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     _write_up_to_abort(files)
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     rlmm: Any = SilentRlmm(stack.rlmm)
-    rlm = stack.rlm(log_dir, rlmm=rlmm, limits=LIMITS)
+    rlm = stack.rlm(rlmm=rlmm, limits=LIMITS)
     assert committed(rlm, 1).aborted_transactions == ABORTED
     assert committed(rlm, 1).aborted_transactions == ABORTED
     assert rlmm.lists == 1
     files.snapshot(8)
     files.segment(8, [batch(8)])
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     rlmm.is_silent = True
     part = committed(rlm, 1)
     assert (part.error, part.record_batches) == (FetchError.TIERED_STORAGE_NOT_AVAILABLE, b"")
@@ -294,32 +287,32 @@ def test_a_segment_that_left_the_log_since_is_looked_for_in_the_tier(
 
 
 def test_segments_that_leave_the_log_during_a_read_are_not_searched_without_rlmm(
-    stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records that were read stay with the reader only if their abort can be named."""
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.segment(0, [batch(0), batch(1), batch(2)])
     files.snapshot(3)
     files.segment(3, [in_transaction(3, 9), batch(4)])
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     rlmm: Any = SilentRlmm(stack.rlmm)
     limits = RlmLimits(read=ReadLimits(wait_s=0.5, stale_s=0.0))
-    rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
+    rlm = stack.rlm(rlmm=rlmm, limits=limits)
     assert isinstance(read(rlm, 0), bytes)  # The tier ends at 3.
     files.snapshot(5, {9: 3})
     files.segment(5, [marker(5, 9, ABORT), batch(6)])
     files.file(5, ".txnindex").write_bytes(AbortedTxn(9, 3, 5, 6).to_bytes())
     files.snapshot(7)
     files.segment(7, [batch(7)])
-    high_watermarks(log_dir, {("t", 0): 8})
+    high_watermarks(stack.log_dir, {("t", 0): 8})
     assert committed(rlm, 3, EVERYTHING).aborted_transactions == (AbortedTransaction(3, 9),)
 
     def vanishing_runs(segment: Any, *rest: Any) -> Iterator[BatchRun]:
         yield from local_runs(segment, *rest)
         if segment.base_offset == 3:
-            stack.ship(log_dir)
-            lose_rolled_segments(log_dir)
+            stack.ship()
+            lose_rolled_segments(stack.log_dir)
             rlmm.is_silent = True
 
     monkeypatch.setattr("services.rlm.fetch.partition_fetch.local_runs", vanishing_runs)

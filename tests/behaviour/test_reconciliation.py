@@ -1,9 +1,9 @@
 """Test the findings of reconciliation, and that it deletes nothing else."""
 
 import os
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.holds import Hold, HoldKind
 from services.api.ids import TopicIdPartition
 from services.api.operations import AnomalyKind
 from services.api.partitions import EventPage, EventQuery, PartitionEvent
@@ -25,22 +26,22 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES
-from services.rsm.factory import build_manager
 from services.rsm.layout import segment_keys
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.settings import RsmSettings
 from services.rsm.upload import PartBuffers
 from services.workflows.deletion import Deleter
 from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
 from services.workflows.removal import remove_partition
 from services.workflows.segment_views import MetadataView
 from tests.contract.remote_storage_manager_contract import Files
-from tests.harness.databases import COUNT_SEGMENTS
-from tests.harness.tier import HOUR_MS, SIZE_BYTES, SmallTier, a_topic, now_ms, segment
+from tests.harness.databases import COUNT_SEGMENTS, OwnRlmm
+from tests.harness.holds import hold, hold_of
+from tests.harness.stores import keys_in
+from tests.harness.tier import HOUR_MS, SIZE_BYTES, FileTier, a_topic, now_ms, segment
+from tests.harness.wrapper import Counted, Wrapper
 
 pytestmark = pytest.mark.deep
 
@@ -53,50 +54,19 @@ MISSING = AnomalyKind.MISSING_OBJECTS
 UPLOAD = AnomalyKind.ABANDONED_UPLOAD
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FilesystemStorage:
-    return FilesystemStorage(tmp_path)
+def reconciled(
+    tier: FileTier, *, delete: bool = False, grace_ms: int = 0, locations: Sequence[int] = (0,)
+) -> Reconciled:
+    plan = ReconciliationPlan(uuid4().hex, now_ms() + 1_000, grace_ms, delete, locations)
+    return Reconciliation(tier.rlmm, tier.rsm, tier.rsm.objects, plan).run()
 
 
-@pytest.fixture
-def rsm(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
-    settings = RsmSettings(backend="filesystem", directory=tmp_path)
-    with closing(build_manager(settings)) as rsm:
-        yield rsm
-
-
-@pytest.fixture
-def tier(rsm: ObjectRemoteStorageManager, rlmm: SqlRemoteLogMetadataManager) -> SmallTier:
-    return SmallTier(rsm, rlmm)
-
-
-class Runs:
-    def __init__(self, tier: SmallTier, rsm: ObjectRemoteStorageManager) -> None:
-        self._tier = tier
-        self._rsm = rsm
-
-    def once(
-        self, *, delete: bool = False, grace_ms: int = 0, locations: Sequence[int] = (0,)
-    ) -> Reconciled:
-        plan = ReconciliationPlan(uuid4().hex, now_ms() + 1_000, grace_ms, delete, locations)
-        return Reconciliation(self._tier.rlmm, self._rsm, self._rsm.objects, plan).run()
-
-    def twice_deleting(self) -> tuple[Reconciled, Reconciled]:
-        return self.once(delete=True), self.once(delete=True)
-
-
-@pytest.fixture
-def runs(tier: SmallTier, rsm: ObjectRemoteStorageManager) -> Runs:
-    return Runs(tier, rsm)
-
-
-@pytest.fixture
-def tp() -> TopicIdPartition:
-    return a_topic("orders")[0]
+def deleted_twice(tier: FileTier) -> tuple[Reconciled, Reconciled]:
+    return reconciled(tier, delete=True), reconciled(tier, delete=True)
 
 
 def keys_of(store: FilesystemStorage) -> list[str]:
-    return sorted(store.list_keys(""))
+    return sorted(keys_in(store, ""))
 
 
 def found(done: Reconciled) -> dict[AnomalyKind, int]:
@@ -114,50 +84,46 @@ def forget(engine: Engine, metadata: RemoteLogSegmentMetadata) -> None:
         connection.execute(text(COUNT_SEGMENTS))
 
 
-def test_a_sound_tier_has_no_findings_and_stays_untouched(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    tier.fill(tp, 5)
-    tier.rlmm.add_remote_log_segment_metadata(segment(tp, 5))
-    going = tier.fill(tp, 1, first=6)[0]
+def test_a_sound_tier_has_no_findings_and_stays_untouched(tier: FileTier) -> None:
+    tier.fill(tier.tp, 5)
+    tier.rlmm.add_remote_log_segment_metadata(segment(tier.tp, 5))
+    going = tier.fill(tier.tp, 1, first=6)[0]
     tier.move(going, DELETE_STARTED)
-    before = keys_of(store)
-    for done in runs.twice_deleting():
+    before = tier.object_keys()
+    for done in deleted_twice(tier):
         assert found(done) == {}
         assert (done.segments, done.objects) == (6, 18)
         assert (done.deletions.objects, done.deletions.failures) == (0, [])
-    assert keys_of(store) == before
+    assert tier.object_keys() == before
 
 
 @pytest.mark.parametrize("kept", [".log", ".indexes"])
 def test_remains_of_an_unfinished_copy_are_deleted_when_seen_twice(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, kept: str
+    tier: FileTier, kept: str
 ) -> None:
-    tier.fill(tp, 2)
-    before = keys_of(store)
-    stem = segment_keys("", segment(tp, 7)).stem
-    store.put(f"{stem}.{'a' * 16}{kept}", b"bytes")
-    first = runs.once(delete=True)
+    tier.fill(tier.tp, 2)
+    before = tier.object_keys()
+    stem = segment_keys("", segment(tier.tp, 7)).stem
+    tier.store.put(f"{stem}.{'a' * 16}{kept}", b"bytes")
+    first = reconciled(tier, delete=True)
     assert (found(first), first.deletions.objects) == ({ORPHANS: 1}, 0)
-    second = runs.once(delete=True)
+    second = reconciled(tier, delete=True)
     assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 1)
-    assert keys_of(store) == before
-    assert found(runs.once()) == {}
+    assert tier.object_keys() == before
+    assert found(reconciled(tier)) == {}
 
 
-def test_each_deletion_is_an_event_with_the_run_and_the_key(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    tier.fill(tp, 1)
-    orphan, upload = segment(tp, 7), segment(tp, 8)
+def test_each_deletion_is_an_event_with_the_run_and_the_key(tier: FileTier) -> None:
+    tier.fill(tier.tp, 1)
+    orphan, upload = segment(tier.tp, 7), segment(tier.tp, 8)
     orphan_key = segment_keys("", orphan).log("a" * 16)
-    store.put(orphan_key, b"bytes")
-    store.begin_upload(segment_keys("", upload).log("a" * 16))
-    revision = tier.rlmm.partition_revisions([tp])[0]
-    first, second = runs.twice_deleting()
+    tier.store.put(orphan_key, b"bytes")
+    tier.store.begin_upload(segment_keys("", upload).log("a" * 16))
+    revision = tier.rlmm.partition_revisions([tier.tp])[0]
+    first, second = deleted_twice(tier)
     assert (first.deletions.objects, second.deletions.objects) == (0, 1)
     assert (second.deletions.uploads, second.deletions.unrecorded) == (1, 0)
-    events = list(all_events(tier.rlmm, EventQuery(tp, after_revision=revision)))
+    events = list(all_events(tier.rlmm, EventQuery(tier.tp, after_revision=revision)))
     assert {(each.kind, each.key, each.segment_id) for each in events} == {
         ("OBJECT_DELETION", f"1:{orphan_key}", orphan.remote_log_segment_id.id),
         (
@@ -171,165 +137,174 @@ def test_each_deletion_is_an_event_with_the_run_and_the_key(
 
 
 def test_object_stays_if_its_event_cannot_be_recorded(
-    tier: SmallTier,
-    runs: Runs,
-    store: FilesystemStorage,
-    tp: TopicIdPartition,
-    monkeypatch: pytest.MonkeyPatch,
+    tier: FileTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tier.fill(tp, 1)
-    store.put(segment_keys("", segment(tp, 7)).log("a" * 16), b"bytes")
-    before = keys_of(store)
-    runs.once(delete=True)
+    tier.fill(tier.tp, 1)
+    tier.store.put(segment_keys("", segment(tier.tp, 7)).log("a" * 16), b"bytes")
+    before = tier.object_keys()
+    reconciled(tier, delete=True)
 
     def away(*_: object) -> None:
         raise RetriableRemoteStorageError("the database is away")
 
     monkeypatch.setattr(tier.rlmm, "record_object_deletions", away)
     with pytest.raises(RetriableRemoteStorageError, match="away"):
-        runs.once(delete=True)
-    assert keys_of(store) == before
+        reconciled(tier, delete=True)
+    assert tier.object_keys() == before
 
 
-def test_objects_of_an_unknown_topic_are_deleted_and_counted(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage
-) -> None:
-    store.put(segment_keys("", segment(a_topic("nobody")[0], 7)).log("a" * 16), b"bytes")
-    _, second = runs.twice_deleting()
+def test_objects_of_an_unknown_topic_are_deleted_and_counted(tier: FileTier) -> None:
+    tier.store.put(segment_keys("", segment(a_topic("nobody")[0], 7)).log("a" * 16), b"bytes")
+    _, second = deleted_twice(tier)
     assert (second.deletions.objects, second.deletions.unrecorded) == (1, 1)
 
 
-def test_nothing_is_deleted_unless_it_is_asked_for(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+@pytest.mark.parametrize("known", ["partition", "topic", "nothing"])
+def test_what_a_hold_is_over_stays_and_is_counted_whatever_rlmm_knows(
+    tier: FileTier, known: str
 ) -> None:
-    store.put(segment_keys("", segment(tp, 7)).log("a" * 16), b"bytes")
-    before = keys_of(store)
+    tier.fill(tier.tp, 1)
+    of = {
+        "partition": tier.tp,
+        "topic": replace(tier.tp, partition=7),
+        "nothing": a_topic("nobody")[0],
+    }[known]
+    kept = Hold("all", HoldKind.LEGAL, reason="test") if known == "nothing" else hold_of(tier.tp)
+    tier.rlmm.set_hold(replace(kept, first_offset=1_000))
+    orphan, upload = (segment_keys("", segment(of, n)).log("a" * 16) for n in (7, 8))
+    tier.store.put(orphan, b"bytes")
+    tier.store.begin_upload(upload)
+    before = tier.object_keys()
+    _, second = deleted_twice(tier)
+    done = second.deletions
+    assert (done.objects, done.uploads, done.unrecorded, done.held) == (0, 0, 0, 2)
+    assert (tier.object_keys(), len(list(tier.store.list_uploads("")))) == (before, 1)
+
+    tier.rlmm.end_hold(kept)
+    if known != "partition":
+        hold(tier.rlmm, tier.tp, partition=tier.tp.partition)
+    done = reconciled(tier, delete=True).deletions
+    unrecorded = 0 if known == "partition" else 2
+    assert (done.objects, done.uploads, done.unrecorded, done.held) == (1, 1, unrecorded, 0)
+
+
+def test_nothing_is_deleted_unless_it_is_asked_for(tier: FileTier) -> None:
+    tier.store.put(segment_keys("", segment(tier.tp, 7)).log("a" * 16), b"bytes")
+    before = tier.object_keys()
     for _ in range(3):
-        assert found(runs.once()) == {ORPHANS: 1}
-    assert keys_of(store) == before
+        assert found(reconciled(tier)) == {ORPHANS: 1}
+    assert tier.object_keys() == before
 
 
-def test_young_objects_are_left_alone(
-    runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    key = segment_keys("", segment(tp, 7)).log("a" * 16)
-    store.put(key, b"bytes")
-    store.begin_upload(key)
-    done = runs.once(delete=True, grace_ms=HOUR_MS)
+def test_young_objects_are_left_alone(tier: FileTier) -> None:
+    key = segment_keys("", segment(tier.tp, 7)).log("a" * 16)
+    tier.store.put(key, b"bytes")
+    tier.store.begin_upload(key)
+    done = reconciled(tier, delete=True, grace_ms=HOUR_MS)
     assert (found(done), done.segments) == ({}, 1)
 
 
-def test_orphan_first_seen_recently_stays(
-    engine: Engine, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, tmp_path: Path
-) -> None:
-    key = segment_keys("", segment(tp, 7)).log("a" * 16)
-    store.put(key, b"bytes")
+def test_orphan_first_seen_recently_stays(engine: Engine, tier: FileTier, tmp_path: Path) -> None:
+    key = segment_keys("", segment(tier.tp, 7)).log("a" * 16)
+    tier.store.put(key, b"bytes")
     os.utime(tmp_path / key, (1_700_000_000, 1_700_000_000))
     for _ in range(2):
-        assert runs.once(delete=True, grace_ms=HOUR_MS).deletions.objects == 0
+        assert reconciled(tier, delete=True, grace_ms=HOUR_MS).deletions.objects == 0
     with engine.begin() as connection:
         connection.execute(text("UPDATE anomalies SET first_seen = now() - interval '2 hours'"))
-    assert runs.once(delete=True, grace_ms=HOUR_MS).deletions.objects == 1
+    assert reconciled(tier, delete=True, grace_ms=HOUR_MS).deletions.objects == 1
 
 
 def test_objects_of_another_attempt_go_and_those_of_the_copy_that_counts_stay(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+    tier: FileTier,
 ) -> None:
-    only = tier.fill(tp, 1)[0]
-    before = keys_of(store)
+    only = tier.fill(tier.tp, 1)[0]
+    before = tier.object_keys()
     keys = segment_keys("", only)
     for key in (keys.log("a" * 16), keys.indexes("a" * 16)):
-        store.put(key, b"left behind")
-    _, second = runs.twice_deleting()
+        tier.store.put(key, b"left behind")
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 2)
-    assert keys_of(store) == before
+    assert tier.object_keys() == before
 
 
 def test_a_complete_copy_without_metadata_is_reported_and_never_deleted(
-    engine: Engine, tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+    engine: Engine, tier: FileTier
 ) -> None:
-    _, lost = tier.fill(tp, 2)
+    _, lost = tier.fill(tier.tp, 2)
     forget(engine, lost)
-    before = keys_of(store)
+    before = tier.object_keys()
     for _ in range(3):
-        done = runs.once(delete=True)
+        done = reconciled(tier, delete=True)
         assert (found(done), done.deletions.objects) == ({COMPLETE: 1}, 0)
-    assert keys_of(store) == before
+    assert tier.object_keys() == before
     (anomaly,) = [seen.anomaly for seen in all_anomalies(tier.rlmm)]
     assert anomaly.segment_id == lost.remote_log_segment_id.id
 
 
-def test_complete_copy_of_an_unknown_topic_is_never_deleted(
-    rsm: ObjectRemoteStorageManager, tier: SmallTier, runs: Runs, store: FilesystemStorage
-) -> None:
+def test_complete_copy_of_an_unknown_topic_is_never_deleted(tier: FileTier) -> None:
     unknown = segment(a_topic("nobody")[0], 0)
     tier.rsm.copy_log_segment_data(unknown, Files(bytes(SIZE_BYTES)).data())
-    before = keys_of(store)
-    _, second = runs.twice_deleting()
+    before = tier.object_keys()
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({COMPLETE: 1}, 0)
-    assert keys_of(store) == before
+    assert tier.object_keys() == before
 
 
-def test_a_manifest_without_its_bytes_is_an_orphan(
-    engine: Engine, tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    (lost,) = tier.fill(tp, 1)
+def test_a_manifest_without_its_bytes_is_an_orphan(engine: Engine, tier: FileTier) -> None:
+    (lost,) = tier.fill(tier.tp, 1)
     forget(engine, lost)
-    store.delete([key for key in keys_of(store) if key.endswith(".log")])
-    _, second = runs.twice_deleting()
+    tier.store.delete([key for key in tier.object_keys() if key.endswith(".log")])
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 2)
-    assert keys_of(store) == []
+    assert tier.object_keys() == []
 
 
-def test_objects_left_by_a_finished_deletion_are_deleted(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    _, gone = tier.fill(tp, 2)
+def test_objects_left_by_a_finished_deletion_are_deleted(tier: FileTier) -> None:
+    _, gone = tier.fill(tier.tp, 2)
     tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
-    _, second = runs.twice_deleting()
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 3)
-    assert len(keys_of(store)) == 3
+    assert len(tier.object_keys()) == 3
 
 
-def test_objects_left_by_a_removed_partition_are_deleted(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, tmp_path: Path
-) -> None:
-    tier.fill(tp, 1)
-    contents = {key: store.get(key) for key in keys_of(store)}
-    tier.mark_deleted(tp)
-    assert remove_partition(tier.rlmm, tier.rsm, tp, Deleter(), now_ms()).is_finished
+def test_objects_left_by_a_removed_partition_are_deleted(tier: FileTier, tmp_path: Path) -> None:
+    tier.fill(tier.tp, 1)
+    contents = {key: tier.store.get(key) for key in tier.object_keys()}
+    tier.mark_deleted(tier.tp)
+    assert remove_partition(tier.rlmm, tier.rsm, tier.tp, Deleter(), now_ms()).left == ""
     for key, content in contents.items():
-        store.put(key, content)
-    _, second = runs.twice_deleting()
+        tier.store.put(key, content)
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 3)
 
 
 @pytest.mark.parametrize("lost", [".log", ".indexes", ".manifest", ""])
-def test_a_finished_segment_without_its_objects_is_reported(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, lost: str
-) -> None:
-    _, broken = tier.fill(tp, 2)
+def test_a_finished_segment_without_its_objects_is_reported(tier: FileTier, lost: str) -> None:
+    _, broken = tier.fill(tier.tp, 2)
     own = segment_keys("", broken).prefix
-    store.delete([key for key in keys_of(store) if key.startswith(own) and key.endswith(lost)])
-    before = keys_of(store)
-    _, second = runs.twice_deleting()
+    tier.store.delete(
+        [key for key in tier.object_keys() if key.startswith(own) and key.endswith(lost)]
+    )
+    before = tier.object_keys()
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({MISSING: 1}, 0)
-    assert keys_of(store) == before
+    assert tier.object_keys() == before
     (seen,) = all_anomalies(tier.rlmm)
     assert (seen.anomaly.segment_id, seen.times_seen) == (broken.remote_log_segment_id.id, 2)
 
 
 @pytest.mark.parametrize("kind", ["log", "indexes"])
 def test_an_object_of_another_size_than_in_the_metadata_is_reported(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, kind: str
+    tier: FileTier, kind: str
 ) -> None:
-    _, short = tier.fill(tp, 2)
+    _, short = tier.fill(tier.tp, 2)
     own = segment_keys("", short).prefix
-    [key] = [each for each in keys_of(store) if each.startswith(own) and each.endswith(kind)]
-    size = len(store.get(key))
-    store.delete([key])
-    store.put(key, bytes(size - 1))
-    assert found(runs.once()) == {AnomalyKind.CORRUPT_OBJECT: 1}
+    [key] = [each for each in tier.object_keys() if each.startswith(own) and each.endswith(kind)]
+    size = len(tier.store.get(key))
+    tier.store.delete([key])
+    tier.store.put(key, bytes(size - 1))
+    assert found(reconciled(tier)) == {AnomalyKind.CORRUPT_OBJECT: 1}
     [seen] = all_anomalies(tier.rlmm)
     wanted = f"the {kind} object has {size - 1} bytes, by its metadata {size}"
     assert (seen.anomaly.segment_id, seen.anomaly.detail) == (
@@ -338,75 +313,67 @@ def test_an_object_of_another_size_than_in_the_metadata_is_reported(
     )
 
 
-def test_objects_of_another_attempt_do_not_replace_missing_ones(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    (broken,) = tier.fill(tp, 1)
+def test_objects_of_another_attempt_do_not_replace_missing_ones(tier: FileTier) -> None:
+    (broken,) = tier.fill(tier.tp, 1)
     keys = segment_keys("", broken)
-    store.delete([key for key in keys_of(store) if key != keys.manifest])
+    tier.store.delete([key for key in tier.object_keys() if key != keys.manifest])
     for key in (keys.log("a" * 16), keys.indexes("a" * 16)):
-        store.put(key, b"left behind")
-    before = keys_of(store)
-    _, second = runs.twice_deleting()
+        tier.store.put(key, b"left behind")
+    before = tier.object_keys()
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({MISSING: 1}, 0)
-    assert keys_of(store) == before
+    assert tier.object_keys() == before
 
 
-def test_only_abandoned_uploads_are_aborted(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    under_way, abandoned = segment(tp, 0), segment(tp, 1)
+def test_only_abandoned_uploads_are_aborted(tier: FileTier) -> None:
+    under_way, abandoned = segment(tier.tp, 0), segment(tier.tp, 1)
     tier.rlmm.add_remote_log_segment_metadata(under_way)
     for each in (under_way, abandoned):
-        store.begin_upload(segment_keys("", each).log("a" * 16))
-    first, second = runs.twice_deleting()
+        tier.store.begin_upload(segment_keys("", each).log("a" * 16))
+    first, second = deleted_twice(tier)
     assert (found(first), first.deletions.uploads) == ({UPLOAD: 1}, 0)
     assert (found(second), second.deletions.uploads) == ({UPLOAD: 1}, 1)
-    (left,) = store.list_uploads("")
+    (left,) = tier.store.list_uploads("")
     assert left.key == segment_keys("", under_way).log("a" * 16)
 
 
-def test_if_metadata_and_manifest_name_different_copies_nothing_is_deleted(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
+def test_if_metadata_and_manifest_name_different_copies_nothing_is_deleted(tier: FileTier) -> None:
     """A store that ignores If-None-Match leaves this state: the last manifest stays."""
-    (only,) = tier.fill(tp, 1)
+    (only,) = tier.fill(tier.tp, 1)
     keys = segment_keys("", only)
-    counting = next(key for key in keys_of(store) if key.endswith(".log")).split(".")[1]
-    manifest = store.get(keys.manifest).replace(counting.encode(), b"a" * 16)
-    store.put(keys.manifest, manifest)
+    counting = next(key for key in tier.object_keys() if key.endswith(".log")).split(".")[1]
+    manifest = tier.store.get(keys.manifest).replace(counting.encode(), b"a" * 16)
+    tier.store.put(keys.manifest, manifest)
     for key in (keys.log("a" * 16), keys.indexes("a" * 16)):
-        store.put(key, b"another copy")
-    before = keys_of(store)
+        tier.store.put(key, b"another copy")
+    before = tier.object_keys()
     for _ in range(3):
-        done = runs.once(delete=True)
+        done = reconciled(tier, delete=True)
         assert (found(done), done.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
-    assert keys_of(store) == before
+    assert tier.object_keys() == before
 
 
-def test_a_manifest_of_another_segment_is_reported_and_nothing_deleted(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    gone, _ = tier.fill(tp, 2)
-    own, unknown = segment_keys("", gone), segment_keys("", segment(tp, 7))
-    contents = {key: store.get(key) for key in keys_of(store) if key.startswith(own.prefix)}
+def test_a_manifest_of_another_segment_is_reported_and_nothing_deleted(tier: FileTier) -> None:
+    gone, _ = tier.fill(tier.tp, 2)
+    own, unknown = segment_keys("", gone), segment_keys("", segment(tier.tp, 7))
+    contents = {
+        key: tier.store.get(key) for key in tier.object_keys() if key.startswith(own.prefix)
+    }
     tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
-    store.delete(list(contents))
+    tier.store.delete(list(contents))
     for key, content in contents.items():
-        store.put(key.replace(own.stem, unknown.stem), content)
-    _, second = runs.twice_deleting()
+        tier.store.put(key.replace(own.stem, unknown.stem), content)
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
-    assert len([key for key in keys_of(store) if key.startswith(unknown.prefix)]) == 3
+    assert len([key for key in tier.object_keys() if key.startswith(unknown.prefix)]) == 3
 
 
-def test_too_large_manifest_is_reported_and_nothing_deleted(
-    runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    manifest = segment_keys("", segment(tp, 7)).manifest
-    store.put(manifest, bytes(MAX_SMALL_OBJECT_BYTES + 1))
-    _, second = runs.twice_deleting()
+def test_too_large_manifest_is_reported_and_nothing_deleted(tier: FileTier) -> None:
+    manifest = segment_keys("", segment(tier.tp, 7)).manifest
+    tier.store.put(manifest, bytes(MAX_SMALL_OBJECT_BYTES + 1))
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
-    assert keys_of(store) == [manifest]
+    assert tier.object_keys() == [manifest]
 
 
 class Archived(FilesystemStorage):
@@ -433,42 +400,37 @@ def archived(tmp_path: Path) -> Archived:
 
 
 @pytest.fixture
-def over_archived(
-    archived: Archived, rlmm: SqlRemoteLogMetadataManager
-) -> Iterator[tuple[SmallTier, Runs]]:
+def over_archived(archived: Archived, rlmm: OwnRlmm) -> Iterator[FileTier]:
     buffers = PartBuffers(2, 64 * 1024, 60_000)
-    with closing(ObjectRemoteStorageManager(Location(1, archived, ""), buffers, 1)) as rsm:
-        tier = SmallTier(rsm, rlmm)
-        yield tier, Runs(tier, rsm)
+    locations = Locations(Location(1, archived, ""))
+    with closing(ObjectRemoteStorageManager(locations, buffers, 1)) as rsm:
+        yield FileTier(rsm, rlmm, archived)
 
 
 def test_a_manifest_that_is_archived_is_named_and_ends_no_run(
-    engine: Engine,
-    over_archived: tuple[SmallTier, Runs],
-    archived: Archived,
-    tp: TopicIdPartition,
+    engine: Engine, over_archived: FileTier, archived: Archived
 ) -> None:
-    tier, runs = over_archived
-    (complete,) = tier.fill(tp, 1)
+    tier = over_archived
+    (complete,) = tier.fill(tier.tp, 1)
     forget(engine, complete)
-    archived.put(segment_keys("", segment(tp, 7)).log("a" * 16), b"left behind")
+    archived.put(segment_keys("", segment(tier.tp, 7)).log("a" * 16), b"left behind")
     archived.kinds = (".manifest",)
-    _, second = runs.twice_deleting()
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 1)
     (unread,) = second.unread
     assert segment_keys("", complete).manifest in unread
-    assert len(keys_of(archived)) == 3
+    assert len(tier.object_keys()) == 3
 
 
 def test_a_finished_segment_that_is_archived_is_not_missing(
-    over_archived: tuple[SmallTier, Runs], archived: Archived, tp: TopicIdPartition
+    over_archived: FileTier, archived: Archived
 ) -> None:
-    tier, runs = over_archived
-    (finished,) = tier.fill(tp, 1)
+    tier = over_archived
+    (finished,) = tier.fill(tier.tp, 1)
     # So that its manifest is asked which copy counts.
     archived.put(segment_keys("", finished).log("a" * 16), b"another copy")
     archived.kinds = (".manifest", ".log")
-    _, second = runs.twice_deleting()
+    _, second = deleted_twice(tier)
     assert (found(second), second.deletions.objects) == ({}, 0)
     of_manifest, of_segment = second.unread
     assert segment_keys("", finished).manifest in of_manifest
@@ -477,19 +439,14 @@ def test_a_finished_segment_that_is_archived_is_not_missing(
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known partition", "unknown partition"])
 def test_metadata_restored_before_the_deletion_keeps_its_objects(
-    tier: SmallTier,
-    rsm: ObjectRemoteStorageManager,
-    runs: Runs,
-    store: FilesystemStorage,
-    tp: TopicIdPartition,
-    is_known: bool,
+    tier: FileTier, is_known: bool
 ) -> None:
     if is_known:
-        tier.fill(tp, 1)
-    back = segment(tp, 7)
+        tier.fill(tier.tp, 1)
+    back = segment(tier.tp, 7)
     key = segment_keys("", back).log("a" * 16)
-    store.put(key, b"bytes")
-    runs.once()
+    tier.store.put(key, b"bytes")
+    reconciled(tier)
 
     def restore_once(done: Reconciled) -> None:
         if done.anomalies[ORPHANS] and not restored:
@@ -497,65 +454,58 @@ def test_metadata_restored_before_the_deletion_keeps_its_objects(
 
     restored: list[object] = []
     plan = ReconciliationPlan("second", now_ms() + 1_000, 0, delete=True)
-    done = Reconciliation(tier.rlmm, rsm, rsm.objects, plan, restore_once).run()
+    done = Reconciliation(tier.rlmm, tier.rsm, tier.rsm.objects, plan, restore_once).run()
     assert (found(done), done.deletions.objects) == ({ORPHANS: 1}, 0)
     assert len(restored) == 1
-    assert store.describe(key) is not None
+    assert tier.store.describe(key) is not None
 
 
-def test_a_partition_that_is_removed_meanwhile_ends_no_run(
-    tier: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
-) -> None:
-    tier.fill(tp, 2)
+def test_a_partition_that_is_removed_meanwhile_ends_no_run(tier: FileTier) -> None:
+    tier.fill(tier.tp, 2)
     removed = False
 
     def remove_once(_: Reconciled) -> None:
         nonlocal removed
         if not removed:
             removed = True
-            tier.mark_deleted(tp)
-            remove_partition(tier.rlmm, tier.rsm, tp, Deleter(), now_ms())
+            tier.mark_deleted(tier.tp)
+            remove_partition(tier.rlmm, tier.rsm, tier.tp, Deleter(), now_ms())
 
     plan = ReconciliationPlan("run", now_ms() + 1_000, 0)
-    assert found(Reconciliation(tier.rlmm, rsm, rsm.objects, plan, remove_once).run()) == {}
+    assert (
+        found(Reconciliation(tier.rlmm, tier.rsm, tier.rsm.objects, plan, remove_once).run()) == {}
+    )
 
 
-def test_a_finished_segment_of_an_unregistered_location_is_reported(
-    tier: SmallTier, runs: Runs, tp: TopicIdPartition
-) -> None:
-    foreign = segment(tp, 0)
+def test_a_finished_segment_of_an_unregistered_location_is_reported(tier: FileTier) -> None:
+    foreign = segment(tier.tp, 0)
     tier.rlmm.add_remote_log_segment_metadata(foreign)
     finish = RemoteLogSegmentMetadataUpdate(
         foreign.remote_log_segment_id, now_ms(), FINISHED, 1, b"of another RSM"
     )
     tier.rlmm.update_remote_log_segment_metadata(finish)
-    assert found(runs.once()) == {MISSING: 1}
+    assert found(reconciled(tier)) == {MISSING: 1}
 
 
 @pytest.mark.deep
-def test_more_than_one_report_and_one_look_up_holds(
-    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    tier.fill(tp, 1)
+def test_more_than_one_report_and_one_look_up_holds(tier: FileTier) -> None:
+    tier.fill(tier.tp, 1)
     for number in range(1, 1_101):
-        store.put(segment_keys("", segment(tp, number)).log("a" * 16), b"bytes")
-    first, second = runs.twice_deleting()
+        tier.store.put(segment_keys("", segment(tier.tp, number)).log("a" * 16), b"bytes")
+    first, second = deleted_twice(tier)
     assert found(first) == found(second) == {ORPHANS: 1_100}
     assert (second.segments, second.deletions.objects) == (1_101, 1_100)
-    assert len(keys_of(store)) == 3
+    assert len(tier.object_keys()) == 3
 
 
 def test_one_key_in_two_locations_goes_from_each_when_it_was_seen_there_twice(
-    rlmm: SqlRemoteLogMetadataManager,
-    moved: ObjectRemoteStorageManager,
-    tp: TopicIdPartition,
-    tmp_path: Path,
+    rlmm: OwnRlmm, moved: ObjectRemoteStorageManager, tp: TopicIdPartition, tmp_path: Path
 ) -> None:
-    runs, key = Runs(SmallTier(moved, rlmm), moved), segment_keys("", segment(tp, 7)).log("a" * 16)
     old, new = FilesystemStorage(tmp_path / "old"), FilesystemStorage(tmp_path / "new")
+    tier, key = FileTier(moved, rlmm, new), segment_keys("", segment(tp, 7)).log("a" * 16)
 
     def deleted() -> int:
-        return runs.once(delete=True, locations=(1, 2)).deletions.objects
+        return reconciled(tier, delete=True, locations=(1, 2)).deletions.objects
 
     old.put(key, b"left in the old place")
     assert deleted() == 0
@@ -569,44 +519,22 @@ def test_one_key_in_two_locations_goes_from_each_when_it_was_seen_there_twice(
 
 
 def test_a_segment_that_is_complete_in_two_locations_is_reported_with_each(
-    rlmm: SqlRemoteLogMetadataManager,
-    moved: ObjectRemoteStorageManager,
-    tp: TopicIdPartition,
-    tmp_path: Path,
+    rlmm: OwnRlmm, moved: ObjectRemoteStorageManager, tp: TopicIdPartition, tmp_path: Path
 ) -> None:
     unnamed = segment(tp, 0)
     moved.copy_log_segment_data(unnamed, Files(bytes(SIZE_BYTES)).data())
     old, new = FilesystemStorage(tmp_path / "old"), FilesystemStorage(tmp_path / "new")
     for key in keys_of(new):
         old.put(key, new.get(key))
-    done = Runs(SmallTier(moved, rlmm), moved).once(delete=True, locations=(1, 2))
+    done = reconciled(FileTier(moved, rlmm, new), delete=True, locations=(1, 2))
     manifest = segment_keys("", unnamed).manifest
     assert found(done) == {COMPLETE: 2}
     reported = [seen.anomaly.object_key for seen in all_anomalies(rlmm)]
     assert sorted(reported) == [f"1:{manifest}", f"2:{manifest}"]
 
 
-class CountedCalls:
-    """The real RLMM, with a count of the calls of each method."""
-
-    def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
-        self.counts: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> object:
-        method = cast(Callable[..., object], getattr(self._rlmm, name))
-
-        def counted(*args: object, **kwargs: object) -> object:
-            self.counts[name] += 1
-            return method(*args, **kwargs)
-
-        return counted
-
-
-def test_of_a_few_deleted_segments_only_their_events_are_sent(
-    tier: SmallTier, tp: TopicIdPartition
-) -> None:
-    gone, kept, *_ = tier.fill(tp, 10)
+def test_of_a_few_deleted_segments_only_their_events_are_sent(tier: FileTier) -> None:
+    gone, kept, *_ = tier.fill(tier.tp, 10)
     tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
     asked = {each.remote_log_segment_id for each in (gone, kept)}
     returned = ReturnedEvents(tier.rlmm)
@@ -615,41 +543,38 @@ def test_of_a_few_deleted_segments_only_their_events_are_sent(
     assert {event.segment_id for event in returned.events} == {each.id for each in asked}
 
 
-class ReturnedEvents:
+class ReturnedEvents(Wrapper[RemoteLogMetadataManager]):
     """The real RLMM, with a list of the events that it returned."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
+        super().__init__(rlmm)
         self.events: list[PartitionEvent] = []
 
     def list_events(self, *args: Any, **kwargs: Any) -> EventPage:
-        page = self._rlmm.list_events(*args, **kwargs)
+        page = self.real.list_events(*args, **kwargs)
         self.events += page.events
         return page
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._rlmm, name)
 
 
 @pytest.mark.deep
 def test_metadata_is_asked_for_many_uploads_and_many_deleted_segments_at_once(
-    tier: SmallTier, rsm: ObjectRemoteStorageManager, store: FilesystemStorage
+    tier: FileTier,
 ) -> None:
     removed, other = a_topic("orders", partitions=2)
     tier.fill(removed, 20)
-    contents = {key: store.get(key) for key in keys_of(store)}
+    contents = {key: tier.store.get(key) for key in tier.object_keys()}
     tier.mark_deleted(removed)
-    assert remove_partition(tier.rlmm, tier.rsm, removed, Deleter(), now_ms()).is_finished
+    assert remove_partition(tier.rlmm, tier.rsm, removed, Deleter(), now_ms()).left == ""
     for key, content in contents.items():
-        store.put(key, content)
+        tier.store.put(key, content)
     tier.fill(other, 1)
     for number in range(1, 21):
-        store.begin_upload(segment_keys("", segment(other, number)).log("a" * 16))
-    counted = CountedCalls(tier.rlmm)
+        tier.store.begin_upload(segment_keys("", segment(other, number)).log("a" * 16))
+    counted = Counted(tier.rlmm)
     plan = ReconciliationPlan("run", now_ms() + 1_000, 0)
     rlmm = cast(RemoteLogMetadataManager, counted)
-    done = Reconciliation(rlmm, rsm, rsm.objects, plan).run()
+    done = Reconciliation(rlmm, tier.rsm, tier.rsm.objects, plan).run()
     assert found(done) == {ORPHANS: 20, UPLOAD: 20}
-    assert counted.counts["list_events"] == 1
+    assert counted.calls["list_events"] == 1
     # Of the uploads, and of the objects that are listed.
-    assert counted.counts["remote_log_segment_metadata_by_id"] == 2
+    assert counted.calls["remote_log_segment_metadata_by_id"] == 2

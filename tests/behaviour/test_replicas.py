@@ -43,11 +43,11 @@ def files(log_dir: Path) -> PartitionFiles:
 
 
 @pytest.fixture
-def leader(stack: Stack, log_dir: Path, files: PartitionFiles) -> BrokerRemoteLogManager:
+def leader(stack: Stack, files: PartitionFiles) -> BrokerRemoteLogManager:
     """The leader's RLM; its own log begins at 20."""
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
-    return stack.rlm(log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
+    return stack.rlm()
 
 
 def follow(rlm: ReplicaService, offset: int) -> bytes | FetchError:
@@ -94,18 +94,18 @@ def test_a_follower_is_sent_to_the_tier_whatever_the_tier_has(
 
 
 @pytest.mark.usefixtures("files")
-def test_a_follower_gets_what_not_all_replicas_have_yet(stack: Stack, log_dir: Path) -> None:
-    high_watermarks(log_dir, {(NAME.topic, NAME.partition): 20})
-    assert follow(stack.rlm(log_dir), 20) == batch(20, 5, leader_epoch=5)
+def test_a_follower_gets_what_not_all_replicas_have_yet(stack: Stack) -> None:
+    high_watermarks(stack.log_dir, {(NAME.topic, NAME.partition): 20})
+    assert follow(stack.rlm(), 20) == batch(20, 5, leader_epoch=5)
 
 
 @pytest.mark.usefixtures("files")
-def test_only_the_leader_serves_followers(stack: Stack, log_dir: Path) -> None:
-    rlm = callback_rlm(stack, log_dir)
+def test_only_the_leader_serves_followers(stack: Stack) -> None:
+    rlm = callback_rlm(stack)
     send_role(rlm, FOLLOWER, 5)
     assert follow(rlm, 20) is FetchError.NOT_LEADER_OR_FOLLOWER
-    stack.ship(log_dir)
-    assert follow(stack.rlm(), 0) is FetchError.NOT_LEADER_OR_FOLLOWER
+    stack.ship()
+    assert follow(stack.tier_reader(), 0) is FetchError.NOT_LEADER_OR_FOLLOWER
     send_role(rlm, LEADER, 6)
     assert follow(rlm, 20) == batch(20, 5, leader_epoch=5)
 
@@ -138,33 +138,31 @@ def test_leader_epochs_are_cut_at_the_log_start(
 def test_an_rlm_without_the_log_takes_the_epoch_from_the_query(
     leader: ReplicaService, stack: Stack
 ) -> None:
-    other = stack.rlm()
+    other = stack.tier_reader()
     state = other.build_remote_log_aux_state(AuxStateQuery(NAME, 20, leader_epoch=2))
     assert state == leader.build_remote_log_aux_state(AuxStateQuery(NAME, 20))
     with pytest.raises(RetriableRemoteStorageError, match="offset 19 of leader epoch 0 is not in"):
         other.build_remote_log_aux_state(AuxStateQuery(NAME, 20, leader_epoch=0))
 
 
-def test_a_replica_waits_until_the_copy_has_finished(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    rlm = stack.rlm(log_dir)
+def test_a_replica_waits_until_the_copy_has_finished(stack: Stack, files: PartitionFiles) -> None:
+    rlm = stack.rlm()
     with pytest.raises(RetriableRemoteStorageError, match="is not in the tier yet; retry"):
         rlm.build_remote_log_aux_state(AuxStateQuery(NAME, 20))
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(
             rlm.build_remote_log_aux_state, AuxStateQuery(NAME, 20, max_wait_ms=30_000)
         )
-        stack.ship(log_dir)
+        stack.ship()
         assert waiting.result().next_offset == 20
 
 
 def test_the_copy_of_a_deposed_leader_is_no_state_of_the_present_one(
-    stack: Stack, log_dir: Path, tmp_path: Path
+    stack: Stack, tmp_path: Path
 ) -> None:
-    deposed = three_segments(log_dir)
+    deposed = three_segments(stack.log_dir)
     deposed.epochs((0, 0))
-    stack.ship(log_dir)
+    stack.ship()
     logs = write_log_dir(tmp_path / "present", broker_id=8)
     three_segments(logs).epochs((0, 0), (1, 15))
     with pytest.raises(RetriableRemoteStorageError, match="offset 14 of leader epoch 0 is not in"):

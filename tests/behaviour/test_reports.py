@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from tests.behaviour.test_lost_local_logs import copy, lose_beginning, report
 from tests.harness.retained_log import AT_ONCE, Changed, hourly_log, take_turns
 from tests.harness.ship_stack import Stack
-from tests.unit.rlm.kafka_bytes import NAME, write_log_dir
+from tests.unit.rlm.kafka_bytes import NAME
 
 NAMES = [replace(NAME, partition=number) for number in range(12)]
 KEPT_WHOLE = NAMES[9:]
@@ -30,17 +29,15 @@ PASSES = 10
 ALL_AT_ONCE = replace(AT_ONCE, copier_threads=len(NAMES), expiration_threads=len(NAMES))
 
 
-@pytest.fixture
-def log_dir(stack: Stack, tmp_path: Path) -> Path:
+@pytest.fixture(autouse=True)
+def logs(stack: Stack) -> None:
     """Provide logs that are all in the tier and never reported, with little left on most
     brokers.
     """
-    made = write_log_dir(tmp_path / "logs")
-    files = {name: hourly_log(made, name, rolled=4) for name in NAMES}
-    copy(stack.rlm(made, limits=ALL_AT_ONCE))
+    files = {name: hourly_log(stack.log_dir, name, rolled=4) for name in NAMES}
+    copy(stack.rlm(limits=ALL_AT_ONCE))
     for name in FORGOTTEN:
         lose_beginning(files[name], 40, (2, 40))
-    return made
 
 
 class Epochs:
@@ -52,13 +49,15 @@ class Epochs:
         self._rsm = stack.rsm
         self.rsm: Any = Changed(stack.rsm, fetch_index=self._fetch)
 
-    def _fetch(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> Iterator[bytes]:
+    def _fetch(
+        self, segment: RemoteLogSegmentMetadata, kind: IndexType, **how: bool
+    ) -> Iterator[bytes]:
         name = segment.remote_log_segment_id.topic_id_partition
         self.asked.append(name)
         error = self.error(name)
         if error is not None:
             raise error
-        return self._rsm.fetch_index(segment, kind)
+        return self._rsm.fetch_index(segment, kind, **how)
 
 
 @pytest.fixture
@@ -67,9 +66,9 @@ def epochs(stack: Stack) -> Epochs:
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path, epochs: Epochs) -> BrokerRemoteLogManager:
+def rlm(stack: Stack, epochs: Epochs) -> BrokerRemoteLogManager:
     """Provide a restarted RLM that has read all of its partitions and has nothing to copy."""
-    made = stack.rlm(log_dir, rsm=epochs.rsm, limits=ALL_AT_ONCE)
+    made = stack.rlm(rsm=epochs.rsm, limits=ALL_AT_ONCE)
     copy(made)
     assert epochs.asked == []
     return made
@@ -134,10 +133,7 @@ def test_lost_index_does_not_delay_other_reports(
 
 @pytest.mark.deep
 def test_however_many_are_lost_they_do_not_fill_the_log(
-    stack: Stack,
-    rlm: BrokerRemoteLogManager,
-    epochs: Epochs,
-    limited_log: pytest.LogCaptureFixture,
+    stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs, limited_log: pytest.LogCaptureFixture
 ) -> None:
     epochs.error = lambda _: RemoteResourceNotFoundError("no such index")
     for _ in range(PASSES):
@@ -149,13 +145,13 @@ def test_however_many_are_lost_they_do_not_fill_the_log(
 
 @pytest.mark.deep
 def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
-    stack: Stack, log_dir: Path, limited_log: pytest.LogCaptureFixture
+    stack: Stack, limited_log: pytest.LogCaptureFixture
 ) -> None:
     def busy(reports: Any) -> Any:
         return [RetriableRemoteStorageError("the partition is locked")] * len(reports)
 
     rlmm: Any = Changed(stack.rlmm, report_partition_state=busy)
-    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, ALL_AT_ONCE)
+    rlm = BrokerRemoteLogManager([stack.log_dir], stack.rsm, rlmm, ALL_AT_ONCE)
     copy(rlm)
     for _ in range(PASSES):
         report(rlm)
@@ -165,13 +161,10 @@ def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
 
 @pytest.mark.deep
 def test_retention_fails_as_retriable_too(
-    stack: Stack,
-    rlm: BrokerRemoteLogManager,
-    epochs: Epochs,
-    caplog: pytest.LogCaptureFixture,
+    stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs, caplog: pytest.LogCaptureFixture
 ) -> None:
     epochs.error = lambda _: RetriableRemoteStorageError("away")
-    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": "0"})
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": "0"}, now=True)
     take_turns(rlm)
     of_retention = [r for r in caplog.records if "expiration: a task failed" in r.getMessage()]
     assert {record.exc_info for record in of_retention} == {None}

@@ -1,9 +1,10 @@
 """Test retention by RLM, step by step: RSM on files, RLMM on PostgreSQL, without gRPC."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.reporting import Reporter, report_of
 from services.rlm.retention.snapshot import read_snapshot
 from services.rlmm.database.engine import create_database_engine
-from services.workflows.deletion import Deleter, finish_deletion
+from tests.harness.holds import end_export, export, hold, release
 from tests.harness.retained_log import (
     AT_ONCE,
     DEADLINE_S,
@@ -34,7 +35,7 @@ from tests.harness.retained_log import (
     take_turns,
 )
 from tests.harness.ship_stack import FINISHED, Stack, bytes_of, description, fetch, read
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -43,23 +44,19 @@ BROKER_ID = 7
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return write_log_dir(tmp_path / "logs", BROKER_ID)
+def stack(stack: Stack) -> Stack:
+    stack.files = hourly_log(stack.log_dir)
+    return stack
+
+
+def rlm_of(stack: Stack, rsm: object = None, rlmm: object = None) -> Any:
+    return BrokerRemoteLogManager([stack.log_dir], rsm or stack.rsm, rlmm or stack.rlmm, AT_ONCE)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
-    return hourly_log(log_dir)
-
-
-def rlm_of(stack: Stack, log_dir: Path, rsm: object = None, rlmm: object = None) -> Any:
-    return BrokerRemoteLogManager([log_dir], rsm or stack.rsm, rlmm or stack.rlmm, AT_ONCE)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> BrokerRemoteLogManager:
+def rlm(stack: Stack) -> BrokerRemoteLogManager:
     """Provide an RLM that has copied all rolled segments, without settings."""
-    made: BrokerRemoteLogManager = rlm_of(stack, log_dir)
+    made: BrokerRemoteLogManager = rlm_of(stack)
     take_turns(made)
     assert stack.ranges() == [(base, base + 9) for base in range(0, 60, 10)]
     return made
@@ -67,7 +64,7 @@ def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> BrokerRemoteLogMa
 
 def put(stack: Stack, *settings: dict[str, str]) -> None:
     entries = {name: value for some in settings for name, value in some.items()}
-    stack.rlmm.put_topic_config(NAME.topic_id, entries)
+    stack.rlmm.put_topic_config(NAME.topic_id, entries, now=True)
 
 
 def state(stack: Stack) -> PartitionState:
@@ -83,8 +80,7 @@ def stored_report(stack: Stack) -> PartitionReport:
 def due(stack: Stack) -> list[tuple[int, int]]:
     """Return the deletions of a dry run."""
     snapshot = read_snapshot(stack.rlmm, NAME, stack.rlmm.partition_state(NAME))
-    config = stack.rlmm.topic_config(NAME.topic_id).config
-    deletions = snapshot.plan(config).deletions
+    deletions = snapshot.plan(stack.rlmm.topic_config(NAME.topic_id)).deletions
     return [(d.segment.start_offset, d.segment.end_offset) for d in deletions]
 
 
@@ -111,7 +107,7 @@ def test_dry_run_lists_exactly_the_later_deletions(
 
 
 def test_nothing_below_the_log_start_can_be_read_though_the_broker_has_it(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, keep_hours(2))
     take_turns(rlm)
@@ -123,33 +119,31 @@ def test_nothing_below_the_log_start_can_be_read_though_the_broker_has_it(
     assert (found.copied_through_offset, found.problems) == (59, ())
 
 
-def test_expired_segments_are_not_shipped_again(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
-) -> None:
+def test_expired_segments_are_not_shipped_again(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
     put(stack, EVERYTHING_EXPIRES)
     take_turns(rlm)
     assert stack.ranges() == []
     take_turns(rlm, rounds=3)
-    (shipped,) = stack.ship(log_dir).partitions
+    (shipped,) = stack.ship().partitions
     assert (shipped.copied_segments, shipped.complete, shipped.problems) == (0, True, ())
     assert stack.keys() == []
     found = description(rlm)
-    assert (found.pending_segments, found.copied_through_offset) == (0, 59)
+    assert (found.lag_segments, found.copied_through_offset) == (0, 59)
 
 
 def test_segment_rolled_after_all_expired_is_shipped(
-    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
     take_turns(rlm)
     put(stack)
-    roll(files)
+    roll(stack.files)
     take_turns(rlm)
     assert stack.ranges() == [(60, 64)]
 
 
 def test_segments_below_the_log_start_are_deleted_and_not_copied(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     copied: list[int] = []
 
@@ -158,9 +152,9 @@ def test_segments_below_the_log_start_are_deleted_and_not_copied(
         return stack.rsm.copy_log_segment_data(metadata, data)
 
     take_turns(rlm)
-    roll(files)
+    roll(stack.files)
     stack.rlmm.raise_log_start_offset(NAME, stored_report(stack).high_watermark)
-    take_turns(rlm_of(stack, log_dir, rsm=Changed(stack.rsm, copy_log_segment_data=noted)))
+    take_turns(rlm_of(stack, rsm=Changed(stack.rsm, copy_log_segment_data=noted)))
     assert copied == []
     assert stack.ranges() == []
 
@@ -171,11 +165,11 @@ def roll(files: PartitionFiles) -> None:
 
 
 def test_segments_expired_before_their_local_deletion_are_not_lost(
-    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, keep_hours(2))
     take_turns(rlm)
-    lose(files, 0, 10, 20, 30, 40)
+    lose(stack.files, 0, 10, 20, 30, 40)
     take_turns(rlm)
     assert description(rlm).problems == ()
 
@@ -187,38 +181,36 @@ def lose(files: PartitionFiles, *bases: int) -> None:
 
 
 def test_size_limit_counts_local_and_tiered_bytes_once(
-    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     sizes = [segment.segment_size_in_bytes for segment in stack.segments()]
-    active = files.file(60, ".log").stat().st_size
+    active = stack.files.file(60, ".log").stat().st_size
     put(stack, {"retention.bytes": str(sum(sizes[3:]) + active)})
     take_turns(rlm)
     assert stack.ranges() == [(30, 39), (40, 49), (50, 59)]
 
 
 @pytest.mark.deep
-def test_a_log_that_grows_makes_a_size_limit_due(
-    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
-) -> None:
+def test_a_log_that_grows_makes_a_size_limit_due(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
     sizes = [segment.segment_size_in_bytes for segment in stack.segments()]
-    active = files.file(60, ".log")
+    active = stack.files.file(60, ".log")
     put(stack, {"retention.bytes": str(sum(sizes) + active.stat().st_size)})
     take_turns(rlm, rounds=2)
     assert len(stack.segments()) == 6
-    files.segment(60, [active.read_bytes(), batch(65, payload=bytes(sizes[0]))])
+    stack.files.segment(60, [active.read_bytes(), batch(65, payload=bytes(sizes[0]))])
     take_turns(rlm)
     assert len(stack.segments()) == 5
 
 
 @pytest.mark.deep
 def test_a_broker_that_keeps_little_deletes_nothing_from_the_tier(
-    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     """The trap: its checkpoint forgets the epochs of what it no longer has."""
     put(stack, {"retention.ms": str(1000 * HOUR_MS), "retention.bytes": str(2**40)})
     take_turns(rlm)
-    lose(files, 0, 10, 20, 30, 40, 50)
-    files.epochs((2, 60))
+    lose(stack.files, 0, 10, 20, 30, 40, 50)
+    stack.files.epochs((2, 60))
     take_turns(rlm, rounds=10)
     assert stack.ranges() == [(base, base + 9) for base in range(0, 60, 10)]
     assert [e.leader_epoch for e in state(stack).lineage.entries] == [0, 2]
@@ -227,11 +219,7 @@ def test_a_broker_that_keeps_little_deletes_nothing_from_the_tier(
 
 @pytest.mark.parametrize(
     "setting",
-    [
-        {"sediment.hold": "true"},
-        {"sediment.retention.owner": "sweep"},
-        {"sediment.retention.owner": "broker"},
-    ],
+    [{"sediment.retention.owner": "sweep"}, {"sediment.retention.owner": "broker"}],
 )
 def test_if_settings_forbid_it_nothing_is_deleted(
     stack: Stack, rlm: BrokerRemoteLogManager, setting: dict[str, str]
@@ -245,49 +233,55 @@ def test_if_settings_forbid_it_nothing_is_deleted(
     assert stack.ranges() == []
 
 
-def hold(stack: Stack) -> None:
-    put(stack, EVERYTHING_EXPIRES, {"sediment.hold": "true"})
-
-
-def export(stack: Stack) -> None:
-    stack.rlmm.set_export_position(NAME, "lake", 0, HOUR_MS)
-
-
 @pytest.mark.parametrize(
     ("keep", "logged"),
-    [(hold, None), (export, "export lake keeps offsets from 0 on until 20")],
+    [
+        (hold, "hold audit (operator) keeps all offsets"),
+        (partial(export, first_offset=0), "hold lake (export) keeps all offsets until 20"),
+    ],
 )
 def test_what_keeps_segments_after_the_plan_was_made_keeps_them(
     stack: Stack,
-    log_dir: Path,
     rlm: BrokerRemoteLogManager,
     caplog: pytest.LogCaptureFixture,
-    keep: Callable[[Stack], None],
-    logged: str | None,
+    keep: Callable[..., object],
+    logged: str,
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
 
     def keep_first(*args: Any, **kwargs: Any) -> Any:
-        keep(stack)
+        keep(stack.rlmm, NAME)
         return stack.rlmm.raise_log_start_offset(*args, **kwargs)
 
-    take_turns(rlm_of(stack, log_dir, rlmm=Changed(stack.rlmm, raise_log_start_offset=keep_first)))
+    take_turns(rlm_of(stack, rlmm=Changed(stack.rlmm, raise_log_start_offset=keep_first)))
     assert len(stack.ranges()) == 6
     assert state(stack).log_start_offset == 0
-    # A hold is no failure; an export is named.
-    assert "a task failed" not in caplog.text if logged is None else logged in caplog.text
+    assert logged in caplog.text
 
 
 def test_what_an_export_has_yet_to_read_stays_until_its_lease_is_over(
     stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
-    stack.rlmm.set_export_position(NAME, "lake", 25, HOUR_MS)
+    export(stack.rlmm, NAME, 25)
     put(stack, EVERYTHING_EXPIRES)
     take_turns(rlm, rounds=2)
     assert stack.ranges() == [(base, base + 9) for base in range(20, 60, 10)]
     assert state(stack).log_start_offset == 20
-    stack.rlmm.set_export_position(NAME, "lake", 0, 0)
+    end_export(stack.rlmm, NAME)
     put(stack, EVERYTHING_EXPIRES, {"sediment.retention.owner": "rlm"})
+    take_turns(rlm)
+    assert stack.ranges() == []
+
+
+def test_a_hold_that_ends_lets_go_with_the_next_check(
+    stack: Stack, rlm: BrokerRemoteLogManager
+) -> None:
+    hold(stack.rlmm, NAME, first_offset=25, last_offset=30)
+    put(stack, EVERYTHING_EXPIRES)
+    take_turns(rlm, rounds=2)
+    assert stack.ranges() == [(base, base + 9) for base in range(20, 60, 10)]
+    release(stack.rlmm, NAME)
+    put(stack, EVERYTHING_EXPIRES, {"sediment.owner": "team"})
     take_turns(rlm)
     assert stack.ranges() == []
 
@@ -295,7 +289,7 @@ def test_what_an_export_has_yet_to_read_stays_until_its_lease_is_over(
 @pytest.mark.deep
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError, MemoryError, SystemExit])
 def test_a_deletion_that_failed_however_is_finished_later(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, error: type[BaseException]
+    stack: Stack, rlm: BrokerRemoteLogManager, error: type[BaseException]
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
     outcomes: Iterator[Callable[..., Any]] = iter([raising(error), raising(error)])
@@ -303,9 +297,7 @@ def test_a_deletion_that_failed_however_is_finished_later(
     def fail_twice(segments: Sequence[RemoteLogSegmentMetadata]) -> Any:
         return next(outcomes, stack.rsm.delete_log_segment_data_batch)(segments)
 
-    failing = rlm_of(
-        stack, log_dir, rsm=Changed(stack.rsm, delete_log_segment_data_batch=fail_twice)
-    )
+    failing = rlm_of(stack, rsm=Changed(stack.rsm, delete_log_segment_data_batch=fail_twice))
     take_turns(failing)
     assert {segment.state for segment in stack.segments()} == {DELETING}
     take_turns(failing, rounds=2)
@@ -320,11 +312,11 @@ def raising(error: type[BaseException]) -> Callable[..., Any]:
     return fail
 
 
-def begun_and_left(stack: Stack, log_dir: Path) -> None:
+def begun_and_left(stack: Stack) -> None:
     """Mark four segments, then make the store unavailable."""
     away = raising(RetriableRemoteStorageError)
     put(stack, keep_hours(2))
-    take_turns(rlm_of(stack, log_dir, rsm=Changed(stack.rsm, delete_log_segment_data_batch=away)))
+    take_turns(rlm_of(stack, rsm=Changed(stack.rsm, delete_log_segment_data_batch=away)))
     assert [s.state for s in stack.segments()] == [DELETING] * 4 + [FINISHED] * 2
 
 
@@ -332,14 +324,15 @@ def begun_and_left(stack: Stack, log_dir: Path) -> None:
     "setting",
     [
         {"sediment.retention.owner": "broker"},
-        {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"},
-        {"sediment.hold": "true"},
+        {"sediment.retention.owner": "sweep"},
+        {},
     ],
 )
 def test_a_deletion_that_has_begun_is_finished_under_a_new_owner(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, setting: dict[str, str]
+    stack: Stack, rlm: BrokerRemoteLogManager, setting: dict[str, str]
 ) -> None:
-    begun_and_left(stack, log_dir)
+    begun_and_left(stack)
+    hold(stack.rlmm, NAME)
     put(stack, EVERYTHING_EXPIRES, setting)
     take_turns(rlm)
     assert stack.ranges() == [(40, 49), (50, 59)]
@@ -347,27 +340,11 @@ def test_a_deletion_that_has_begun_is_finished_under_a_new_owner(
 
 
 def test_a_deletion_that_has_begun_is_finished_without_leader_epochs(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
-    begun_and_left(stack, log_dir)
-    (files.path / "leader-epoch-checkpoint").unlink()
+    begun_and_left(stack)
+    (stack.files.path / "leader-epoch-checkpoint").unlink()
     take_turns(rlm)
-    assert stack.ranges() == [(40, 49), (50, 59)]
-
-
-def test_two_may_finish_the_same_deletions_at_once(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, caplog: pytest.LogCaptureFixture
-) -> None:
-    begun_and_left(stack, log_dir)
-
-    def beside_a_sweep(segments: Sequence[RemoteLogSegmentMetadata]) -> Any:
-        list(finish_deletion(stack.rlmm, stack.rsm, segments, Deleter(plan_id="p"), 1))
-        return stack.rsm.delete_log_segment_data_batch(segments)
-
-    beside = Changed(stack.rsm, delete_log_segment_data_batch=beside_a_sweep)
-    caplog.clear()
-    expire(rlm_of(stack, log_dir, rsm=beside))
-    assert "failed" not in caplog.text
     assert stack.ranges() == [(40, 49), (50, 59)]
 
 
@@ -377,32 +354,14 @@ def test_an_attempt_of_this_broker_is_left_to_its_copy_pass(
     attempt = attempt_of(stack, stack.segments()[0], BROKER_ID, 2 * HOUR_MS)
     copier = SegmentCopier(stack.rsm, stack.rlmm, BROKER_ID, lambda: 0, CopyLimits())
     copier._end(attempt, DELETING, "copy not finished")
-    put(stack, {"sediment.hold": "true"})
+    hold(stack.rlmm, NAME)
     expire(rlm)
     assert len(stack.segments()) == 7
     take_turns(rlm)
     assert len(stack.segments()) == 6
 
 
-def test_only_deletions_confirmed_by_the_store_are_finished(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
-) -> None:
-    put(stack, EVERYTHING_EXPIRES)
-
-    def second_fails(segments: Sequence[RemoteLogSegmentMetadata]) -> Any:
-        errors = stack.rsm.delete_log_segment_data_batch([segments[0], *segments[2:]])
-        return [errors[0], RetriableRemoteStorageError("away"), *errors[1:]]
-
-    failing = rlm_of(
-        stack, log_dir, rsm=Changed(stack.rsm, delete_log_segment_data_batch=second_fails)
-    )
-    take_turns(failing)
-    assert [(s.start_offset, s.state) for s in stack.segments()] == [(10, DELETING)]
-
-
-def test_a_copy_in_progress_is_not_deleted(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_a_copy_in_progress_is_not_deleted(stack: Stack) -> None:
     copying, go_on = threading.Event(), threading.Event()
 
     def slowly(metadata: RemoteLogSegmentMetadata, data: Any) -> bytes | None:
@@ -411,7 +370,7 @@ def test_a_copy_in_progress_is_not_deleted(
             assert go_on.wait(DEADLINE_S)
         return stack.rsm.copy_log_segment_data(metadata, data)
 
-    rlm = rlm_of(stack, log_dir, rsm=Changed(stack.rsm, copy_log_segment_data=slowly))
+    rlm = rlm_of(stack, rsm=Changed(stack.rsm, copy_log_segment_data=slowly))
     rlm.lanes.copies.tick()
     assert copying.wait(DEADLINE_S)
     put(stack, EVERYTHING_EXPIRES)
@@ -452,7 +411,7 @@ def test_an_attempt_of_another_broker_counts_as_in_progress_for_an_hour(
 
 
 def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, database_url: str
+    stack: Stack, rlm: BrokerRemoteLogManager, database_url: str
 ) -> None:
     """An old attempt of this broker finishes while retention evaluates it as abandoned."""
     first = stack.segments()[0]
@@ -467,7 +426,7 @@ def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
             copier._end(attempt, FINISHED, "copy")
         return stack.rlmm.raise_log_start_offset(*args, **kwargs)
 
-    expire(rlm_of(stack, log_dir, rlmm=Changed(stack.rlmm, raise_log_start_offset=finish_first)))
+    expire(rlm_of(stack, rlmm=Changed(stack.rlmm, raise_log_start_offset=finish_first)))
     assert len(raised) == 2  # refused, and judged anew
     events = [(s.start_offset, s.state) for s in stack.segments()]
     assert events == [(base, FINISHED) for base in range(10, 60, 10)]
@@ -480,9 +439,7 @@ def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
 
 
 @pytest.mark.deep
-def test_copies_that_never_end_give_way_to_retention(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_copies_that_never_end_give_way_to_retention(stack: Stack) -> None:
     """Each time retention has reported, there is another segment to copy."""
     copied: list[int] = []
 
@@ -491,15 +448,15 @@ def test_copies_that_never_end_give_way_to_retention(
         base = 65 + 5 * len(copied)
         if rlm.lanes.copies.wait_idle(0.0) and expiring:
             copied.append(base)
-            files.snapshot(base)
-            files.segment(base, [batch(base, 5)])
+            stack.files.snapshot(base)
+            stack.files.segment(base, [batch(base, 5)])
             rlm.lanes.copies.tick()
             assert rlm.lanes.copies.wait_idle(DEADLINE_S)
         return answer
 
     expiring: list[bool] = []
     changed = Changed(stack.rlmm, report_partition_state=report_then_copy)
-    rlm = rlm_of(stack, log_dir, rlmm=changed)
+    rlm = rlm_of(stack, rlmm=changed)
     take_turns(rlm)
     put(stack, keep_hours(2))
     expiring.append(True)
@@ -550,9 +507,7 @@ def test_a_stop_begins_nothing(stack: Stack, rlm: BrokerRemoteLogManager) -> Non
 
 
 @pytest.mark.parametrize("over_bytes", [-(2**40), 1])
-def test_a_partition_that_rests_is_not_listed(
-    stack: Stack, log_dir: Path, files: PartitionFiles, over_bytes: int
-) -> None:
+def test_a_partition_that_rests_is_not_listed(stack: Stack, over_bytes: int) -> None:
     """A partition above its limit by less than its next segment is not listed either."""
     calls: list[str] = []
 
@@ -567,10 +522,10 @@ def test_a_partition_that_rests_is_not_listed(
 
     names = ("list_remote_log_segments", "report_partition_state", "partition_state")
     counting = Changed(stack.rlmm, **{name: counted(name) for name in names})
-    rlm = rlm_of(stack, log_dir, rlmm=counting)
+    rlm = rlm_of(stack, rlmm=counting)
     take_turns(rlm)
     attempt_of(stack, stack.segments()[0], BROKER_ID + 1, age_ms=0)
-    limit_bytes = len(bytes_of(files.path)) - over_bytes
+    limit_bytes = len(bytes_of(stack.files.path)) - over_bytes
     put(stack, {**keep_hours(100), "retention.bytes": str(limit_bytes)})
     take_turns(rlm, rounds=2)
     calls.clear()
@@ -579,7 +534,7 @@ def test_a_partition_that_rests_is_not_listed(
 
 
 def test_report_has_the_local_and_the_tiered_offsets(
-    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     take_turns(rlm)
     result = stored_report(stack)
@@ -587,59 +542,55 @@ def test_report_has_the_local_and_the_tiered_offsets(
     assert (result.local_log_start_offset, result.log_end_offset) == (0, 65)
     assert (result.high_watermark, result.last_stable_offset) == (65, 65)
     assert result.copied_through_offset == 59
-    assert result.only_local_bytes == files.file(60, ".log").stat().st_size
+    assert result.only_local_bytes == stack.files.file(60, ".log").stat().st_size
+    assert result.lag_bytes == 0
 
 
-def test_before_anything_is_copied_all_of_it_is_local_only(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    (found,) = rlm_of(stack, log_dir).led_partitions()
+def test_before_anything_is_copied_all_of_it_is_local_only(stack: Stack) -> None:
+    (found,) = rlm_of(stack).led_partitions()
     result = report_of(found, BROKER_ID)
     assert result is not None
     assert result.copied_through_offset == -1
-    assert result.only_local_bytes == sum(p.stat().st_size for p in files.path.glob("*.log"))
+    assert result.only_local_bytes == sum(p.stat().st_size for p in stack.files.path.glob("*.log"))
+    assert result.only_local_bytes - result.lag_bytes == stack.files.file(60, ".log").stat().st_size
 
 
 def test_numbers_grow_over_restarts_and_beside_another_reporter(
-    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     take_turns(rlm)
     first = stored_report(stack).report_number
-    restarted = rlm_of(stack, log_dir)
+    restarted = rlm_of(stack)
     take_turns(restarted, rounds=2)
     second = stored_report(stack).report_number
     assert second > first
     # Has not seen the other's reports: the first number is too low.
-    files.segment(60, [files.file(60, ".log").read_bytes(), batch(65)])
+    stack.files.segment(60, [stack.files.file(60, ".log").read_bytes(), batch(65)])
     take_turns(rlm, rounds=2)
     third = stored_report(stack)
     assert third.report_number > second
-    assert third.only_local_bytes == files.file(60, ".log").stat().st_size
+    assert third.only_local_bytes == stack.files.file(60, ".log").stat().st_size
 
 
-def test_ship_reports_the_state_after_its_copies(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    stack.ship(log_dir)
+def test_ship_reports_the_state_after_its_copies(stack: Stack) -> None:
+    stack.ship()
     result = stored_report(stack)
     assert (result.copied_through_offset, result.report_number) == (59, 1)
-    stack.ship(log_dir)
+    stack.ship()
     assert stored_report(stack).report_number == 2
 
 
-def test_a_ship_that_cannot_report_has_shipped(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_a_ship_that_cannot_report_has_shipped(stack: Stack) -> None:
     away = raising(RetriableRemoteStorageError)
     stack.rlmm = Changed(stack.rlmm, report_partition_state=away)  # type: ignore[assignment]
-    (shipped,) = stack.ship(log_dir).partitions
+    (shipped,) = stack.ship().partitions
     assert (shipped.copied_segments, shipped.complete) == (6, True)
 
 
 def test_without_leader_epochs_there_is_nothing_to_report(
-    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
-    (files.path / "leader-epoch-checkpoint").unlink()
+    (stack.files.path / "leader-epoch-checkpoint").unlink()
     (found,) = rlm.led_partitions()
     assert report_of(found, BROKER_ID) is None
     put(stack, EVERYTHING_EXPIRES)
@@ -657,53 +608,51 @@ def reports_sent(stack: Stack, sent: list[int]) -> Changed:
     return Changed(stack.rlmm, report_partition_state=noted)
 
 
-def test_a_partition_at_rest_is_reported_again_before_its_report_is_too_old(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_a_partition_at_rest_is_reported_again_before_its_report_is_too_old(stack: Stack) -> None:
     now_s, sent = [0.0], list[int]()
     reporter = Reporter(reports_sent(stack, sent), BROKER_ID, 300.0, lambda: now_s[0])
-    (found,) = rlm_of(stack, log_dir).led_partitions()
+    (found,) = rlm_of(stack).led_partitions()
     found.tier.refresh()
     for now_s[0] in (0.0, 299.0, 300.0, 301.0):
         reporter.report_all([found])
     assert sent == [1, 1]
 
 
-def test_if_its_age_does_not_matter_an_unchanged_report_is_sent_once(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_if_its_age_does_not_matter_an_unchanged_report_is_sent_once(stack: Stack) -> None:
     now_s, sent = [0.0], list[int]()
     sending = reports_sent(stack, sent)
     reporter = Reporter(sending, BROKER_ID, 300.0, lambda: now_s[0], lambda name: name != NAME)
-    (found,) = rlm_of(stack, log_dir).led_partitions()
+    (found,) = rlm_of(stack).led_partitions()
     found.tier.refresh()
     for now_s[0] in (0.0, 300.0, 3000.0):
         reporter.report_all([found])
     assert sent == [1]
-    files.segment(60, [batch(60, 5), batch(65, 5)])
+    stack.files.segment(60, [batch(60, 5), batch(65, 5)])
     reporter.report_all([found])
     assert sent == [1, 1]
 
 
 def test_a_call_brings_no_more_leader_epochs_than_it_may(
-    stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.rmtree(stack.files.path)
     for number in range(5):  # of two epochs each
-        hourly_log(log_dir, replace(NAME, partition=number), rolled=1)
+        hourly_log(stack.log_dir, replace(NAME, partition=number), rolled=1)
     sent: list[int] = []
     monkeypatch.setattr(reporting, "MAX_REPORTED_EPOCHS", 4)
-    take_turns(rlm_of(stack, log_dir, rlmm=reports_sent(stack, sent)))
+    take_turns(rlm_of(stack, rlmm=reports_sent(stack, sent)))
     assert sent == [2, 2, 1]
 
 
 def test_many_partitions_are_reported_in_one_call_and_one_that_is_refused_stops_no_other(
-    stack: Stack, log_dir: Path
+    stack: Stack,
 ) -> None:
+    shutil.rmtree(stack.files.path)
     names = [replace(NAME, partition=number) for number in range(4)]
     for name in names:
-        hourly_log(log_dir, name, rolled=1)
+        hourly_log(stack.log_dir, name, rolled=1)
     sent: list[int] = []
-    rlm = rlm_of(stack, log_dir, rlmm=reports_sent(stack, sent))
+    rlm = rlm_of(stack, rlmm=reports_sent(stack, sent))
     rlm.lanes.copies.tick()
     rlm.lanes.copies.wait_idle(DEADLINE_S)
     led_elsewhere = PartitionLeadership(names[1], leader_epoch=9)

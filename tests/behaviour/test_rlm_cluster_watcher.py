@@ -4,7 +4,6 @@ The cluster's responses are given by hand; RSM is on files, RLMM on PostgreSQL.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
@@ -16,7 +15,7 @@ from services.api.partitions import PolledLog
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import segment_leader_epochs
-from services.api.topic_config import topic_config
+from services.api.topic_config import StoredTopicConfig
 from services.rlm.copy.ship import ship
 from services.rlm.kafka_admin.cluster_view import LogOffsets, NoTopic
 from services.rlm.kafka_admin.polled_logs import RENEW_S
@@ -40,6 +39,7 @@ from tests.contract.rlmm.segments import add, segment
 from tests.harness.callback_rlm import ALL_AT_ONCE, removing_turns
 from tests.harness.retained_log import hourly_log
 from tests.harness.ship_stack import ONE_TRY, Stack
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import NAME
 
 pytestmark = pytest.mark.deep
@@ -125,39 +125,30 @@ def test_a_topic_that_is_tiered_later_is_watched_too(
 # --- the logs that brokers tier ------------------------------------------------------------------
 
 
-class CountingStorage:
+class CountingStorage(Wrapper[Any]):
     """RSM that lists the segments whose index was fetched."""
 
     def __init__(self, rsm: Any) -> None:
-        self._rsm = rsm
+        super().__init__(rsm)
         self.fetched: list[tuple[int, IndexType]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rsm, name)
-
-    def fetch_index(self, segment: Any, index_type: IndexType) -> Any:
+    def fetch_index(self, segment: Any, index_type: IndexType, **options: Any) -> Any:
         self.fetched.append((segment.start_offset, index_type))
-        return self._rsm.fetch_index(segment, index_type)
+        return self.real.fetch_index(segment, index_type, **options)
 
 
-class ReportlessRlmm:
+class ReportlessRlmm(Wrapper[Any]):
     """RLMM that stores no report of a leader, as if the broker's plugin copied."""
 
-    def __init__(self, rlmm: Any) -> None:
-        self._rlmm = rlmm
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
-
     def report_partition_state(self, reports: Any) -> list[Any]:
-        return [self._rlmm.partition_state(report.topic_id_partition) for report in reports]
+        return [self.real.partition_state(report.topic_id_partition) for report in reports]
 
 
 @pytest.fixture
-def tiered(stack: Stack, log_dir: Path, cluster: AnsweringCluster) -> PolledLog:
+def tiered(stack: Stack, cluster: AnsweringCluster) -> PolledLog:
     """Tier six segments as a broker does, from 0 to 59; return what the poll is to report."""
-    hourly_log(log_dir)
-    ship([log_dir], stack.rsm, cast(Any, ReportlessRlmm(stack.rlmm)), ONE_TRY)
+    hourly_log(stack.log_dir)
+    ship([stack.log_dir], stack.rsm, cast(Any, ReportlessRlmm(stack.rlmm)), ONE_TRY)
     announced(stack, NAME, OTHER)
     cluster.logs[NAME] = LogOffsets(10, 64)
     lineage = Lineage(segment_leader_epochs([(0, 0), (EPOCH, 30)]))
@@ -225,11 +216,11 @@ def test_a_leader_that_does_not_answer_leaves_the_stored_log(
     assert polled_log(stack) == tiered
 
 
-def test_a_damaged_index_leaves_the_lineage_empty_and_reports_the_bounds(
+def test_a_lost_history_leaves_the_lineage_empty_and_reports_the_bounds(
     stack: Stack, cluster: AnsweringCluster, tiered: PolledLog
 ) -> None:
-    path = stack.object_of(stack.segments()[-1]).with_suffix(".indexes")
-    path.write_bytes(b"?" * path.stat().st_size)
+    path = stack.object_of(stack.segments()[-1])
+    path.with_name(f"{path.name.partition('.')[0]}.manifest").unlink()
     polling(stack, cluster)
     assert polled_log(stack) == replace(tiered, lineage=Lineage())
 
@@ -242,6 +233,7 @@ def test_polled_log_makes_no_rule_delete_anything(
     polling(stack, cluster)
     snapshot = read_snapshot(stack.rlmm, NAME, stack.rlmm.partition_state(NAME))
     assert snapshot.state.polled_log == tiered
-    config = topic_config({"retention.ms": "0", "retention.bytes": "0", **owner})
-    assert snapshot.plan(config).deletions == ()
-    assert snapshot.plan(config).log_start_offset is None
+    entries = {"retention.ms": "0", "retention.bytes": "0", **owner}
+    plan = snapshot.plan(StoredTopicConfig(NAME.topic_id, NAME.topic, entries))
+    assert plan.deletions == ()
+    assert plan.log_start_offset is None

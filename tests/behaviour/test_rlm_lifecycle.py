@@ -15,7 +15,6 @@ from services.api.errors import (
     FencedLeaderEpochError,
     InvalidRequestError,
     InvalidStateTransitionError,
-    NotServedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
@@ -48,6 +47,7 @@ from tests.harness.callback_rlm import (
     stop,
     turn,
 )
+from tests.harness.holds import hold, release
 from tests.harness.retained_log import (
     AT_ONCE,
     Changed,
@@ -73,8 +73,8 @@ def files(log_dir: Path) -> PartitionFiles:
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> Any:
-    return callback_rlm(stack, log_dir)
+def rlm(stack: Stack, files: PartitionFiles) -> Any:
+    return callback_rlm(stack)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def leader(stack: Stack, rlm: Any) -> Any:
 
 
 def put(stack: Stack, settings: dict[str, str]) -> None:
-    stack.rlmm.put_topic_config(NAME.topic_id, settings)
+    stack.rlmm.put_topic_config(NAME.topic_id, settings, now=True)
 
 
 def stop_all(rlm: Any, names: list[Any], reason: Any = TOPIC_DELETED) -> list[Any]:
@@ -124,10 +124,8 @@ def test_a_leader_copies_reports_and_expires_under_the_epoch_of_its_role(
     assert (found.role, found.leader_id, found.leader_epoch) == (LEADER, 7, 5)
 
 
-def test_a_follower_knows_the_tier_and_changes_nothing(
-    stack: Stack, leader: Any, log_dir: Path
-) -> None:
-    follower = callback_rlm(stack, broker_beside(log_dir, 8))
+def test_a_follower_knows_the_tier_and_changes_nothing(stack: Stack, leader: Any) -> None:
+    follower = callback_rlm(stack, broker_beside(stack.log_dir, 8))
     send_role(follower, FOLLOWER, EPOCH)
     put(stack, {"retention.ms": "0"})
     before = stack.rlmm.partition_state(NAME).value.report
@@ -141,12 +139,10 @@ def test_a_follower_knows_the_tier_and_changes_nothing(
     assert (found.role, found.leader_id, found.leader_epoch) == (FOLLOWER, -1, EPOCH)
 
 
-def test_a_followed_partition_that_fails_in_any_way_delays_no_other(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_followed_partition_that_fails_in_any_way_delays_no_other(stack: Stack) -> None:
     names = [replace(NAME, partition=number) for number in range(3)]
     for name in names:
-        hourly_log(log_dir, name, rolled=1)
+        hourly_log(stack.log_dir, name, rolled=1)
     real = stack.rlmm.list_remote_log_segments
 
     def sick(name: Any, *args: Any, **kwargs: Any) -> Any:
@@ -154,7 +150,7 @@ def test_a_followed_partition_that_fails_in_any_way_delays_no_other(
             raise MemoryError("whatever it likes")
         return real(name, *args, **kwargs)
 
-    rlm = callback_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, list_remote_log_segments=sick))
+    rlm = callback_rlm(stack, rlmm=Changed(stack.rlmm, list_remote_log_segments=sick))
     for name in names:
         send_role(rlm, FOLLOWER, EPOCH, name)
     for _ in range(3):
@@ -164,10 +160,10 @@ def test_a_followed_partition_that_fails_in_any_way_delays_no_other(
 
 
 def test_follower_serves_offsets_that_only_the_tier_has(
-    stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
+    stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     first = files.file(0, ".log").read_bytes()
-    other = broker_beside(log_dir, 8)
+    other = broker_beside(stack.log_dir, 8)
     for file in (other / files.path.name).glob(f"{0:020}.*"):
         file.unlink()
     follower = callback_rlm(stack, other)
@@ -179,11 +175,11 @@ def test_follower_serves_offsets_that_only_the_tier_has(
 
 
 def test_demoted_leader_finishes_its_segment_and_the_new_leader_continues(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
-    old = callback_rlm(stack, log_dir, rsm=copies.rsm)
-    new = callback_rlm(stack, broker_beside(log_dir, 8))
+    old = callback_rlm(stack, rsm=copies.rsm)
+    new = callback_rlm(stack, broker_beside(stack.log_dir, 8))
     send_role(old, LEADER, EPOCH)
     send_role(new, FOLLOWER, EPOCH)
     with copies.held(old, 20):
@@ -198,12 +194,10 @@ def test_demoted_leader_finishes_its_segment_and_the_new_leader_continues(
     assert made_by == [(7, EPOCH)] * 3 + [(8, EPOCH + 1)] * 3
 
 
-def test_copy_finished_by_a_demoted_leader_is_kept(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_copy_finished_by_a_demoted_leader_is_kept(stack: Stack, files: PartitionFiles) -> None:
     copies = HeldCopies(stack)
-    old = callback_rlm(stack, log_dir, rsm=copies.rsm)
-    new = callback_rlm(stack, broker_beside(log_dir, 8))
+    old = callback_rlm(stack, rsm=copies.rsm)
+    new = callback_rlm(stack, broker_beside(stack.log_dir, 8))
     send_role(old, LEADER, EPOCH)
     with copies.held(old, 20):
         send_role(old, FOLLOWER, EPOCH + 1)
@@ -213,7 +207,7 @@ def test_copy_finished_by_a_demoted_leader_is_kept(
     assert sorted(set(stack.ranges())) == ALL
     assert copies.copied_from == [0, 10, 20]
     whole = b"".join(log.read_bytes() for log in sorted(files.path.glob("*.log")))
-    shutil.rmtree(new._roles.partition(NAME).role.local.found.path)
+    shutil.rmtree(new._roles.partition(NAME).role.local.folder.path)
     take_turns(new)
     parts = read(new, 0)
     assert isinstance(parts, bytes)
@@ -222,9 +216,9 @@ def test_copy_finished_by_a_demoted_leader_is_kept(
 
 
 def test_a_pass_that_a_demotion_overtook_begins_nothing(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, files: PartitionFiles
 ) -> None:
-    rlm = callback_rlm(stack, log_dir)
+    rlm = callback_rlm(stack)
     send_role(rlm, LEADER, EPOCH)
     overtaken = rlm.lanes.copies._entries[NAME].task
     (led,) = rlm.led_partitions()
@@ -234,9 +228,7 @@ def test_a_pass_that_a_demotion_overtook_begins_nothing(
     assert list(all_partitions(stack.rlmm)) == []
 
 
-def test_an_expiration_stops_when_the_leader_is_demoted(
-    stack: Stack, leader: Any, log_dir: Path
-) -> None:
+def test_an_expiration_stops_when_the_leader_is_demoted(stack: Stack, leader: Any) -> None:
     put(stack, {"retention.ms": "0"})
 
     def demoted_meanwhile(updates: Any) -> Any:
@@ -244,7 +236,7 @@ def test_an_expiration_stops_when_the_leader_is_demoted(
         return stack.rlmm.update_remote_log_segment_metadata_batch(updates)
 
     rlmm = Changed(stack.rlmm, update_remote_log_segment_metadata_batch=demoted_meanwhile)
-    demoted = callback_rlm(stack, log_dir, rlmm=rlmm)
+    demoted = callback_rlm(stack, rlmm=rlmm)
     send_role(demoted, LEADER, EPOCH)
     expire(demoted)
     expire(demoted)
@@ -256,10 +248,10 @@ def test_an_expiration_stops_when_the_leader_is_demoted(
 
 
 def test_a_role_that_is_received_again_keeps_the_running_pass(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
-    rlm = callback_rlm(stack, log_dir, rsm=copies.rsm)
+    rlm = callback_rlm(stack, rsm=copies.rsm)
     send_role(rlm, LEADER, EPOCH)
     with copies.held(rlm, 20):
         assert send_role(rlm, LEADER, EPOCH) is None
@@ -277,18 +269,15 @@ def leads_on_as_its_log_tells(rlm: Any, files: PartitionFiles) -> None:
 
 @pytest.mark.parametrize("leads_on", [leads_on_as_told, leads_on_as_its_log_tells])
 def test_pass_continues_under_a_leader_epoch_that_rises_meanwhile(
-    stack: Stack,
-    log_dir: Path,
-    files: PartitionFiles,
-    leads_on: Callable[[Any, PartitionFiles], None],
+    stack: Stack, files: PartitionFiles, leads_on: Callable[[Any, PartitionFiles], None]
 ) -> None:
     """A report has raised the epoch in RLMM, which accepts no copy under the earlier one."""
     copies = HeldCopies(stack)
     if leads_on is leads_on_as_told:
-        rlm = callback_rlm(stack, log_dir, rsm=copies.rsm)
+        rlm = callback_rlm(stack, rsm=copies.rsm)
         send_role(rlm, LEADER, EPOCH)
     else:
-        rlm = stack.rlm(log_dir, rsm=copies.rsm, limits=AT_ONCE)
+        rlm = stack.rlm(rsm=copies.rsm, limits=AT_ONCE)
     with copies.held(rlm, 20):
         leads_on(rlm, files)
         turn(rlm.lanes.reports)
@@ -302,17 +291,6 @@ def test_pass_continues_under_a_leader_epoch_that_rises_meanwhile(
     assert counted["sediment_rlm_remote_copy_retriable_errors_total"] == 0
 
 
-def test_a_stale_epoch_changes_nothing(stack: Stack, leader: Any, log_dir: Path) -> None:
-    send_role(leader, LEADER, 9)
-    assert refused_as(send_role(leader, FOLLOWER, 8)) is FencedLeaderEpochError
-    for reason in (REASSIGNED, TIERING_DISABLED, TOPIC_DELETED):
-        assert refused_as(stop(leader, reason, 8)) is FencedLeaderEpochError
-    assert description(leader).role is LEADER
-    (summary,) = all_partitions(stack.rlmm)
-    assert summary.delete_state is None
-    assert stack.ranges() == ALL
-
-
 def test_role_older_than_a_stop_is_fenced(stack: Stack, leader: Any) -> None:
     assert stop(leader, REASSIGNED, 6) is None
     assert refused_as(send_role(leader, LEADER, 5)) is FencedLeaderEpochError
@@ -320,10 +298,10 @@ def test_role_older_than_a_stop_is_fenced(stack: Stack, leader: Any) -> None:
 
 
 def test_a_log_of_a_later_leader_than_the_role_is_not_copied(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, files: PartitionFiles
 ) -> None:
     files.epochs((0, 0), (2, 30), (6, 40))
-    rlm = callback_rlm(stack, log_dir)
+    rlm = callback_rlm(stack)
     send_role(rlm, LEADER, 5)
     take_turns(rlm)
     assert list(all_partitions(stack.rlmm)) == []
@@ -332,25 +310,23 @@ def test_a_log_of_a_later_leader_than_the_role_is_not_copied(
     assert stack.ranges() == ALL
 
 
-def test_a_log_that_comes_after_the_role_is_found(stack: Stack, log_dir: Path) -> None:
-    rlm = callback_rlm(stack, log_dir)
+def test_a_log_that_comes_after_the_role_is_found(stack: Stack) -> None:
+    rlm = callback_rlm(stack)
     send_role(rlm, LEADER, EPOCH)
     take_turns(rlm)
-    hourly_log(log_dir)
+    hourly_log(stack.log_dir)
     take_turns(rlm, rounds=2)
     assert stack.ranges() == ALL
 
 
-def test_roles_are_received_without_store_and_database(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    away = callback_rlm(stack, log_dir, rlmm=FailingRlmm(stack.rlmm))
+def test_roles_are_received_without_store_and_database(stack: Stack, files: PartitionFiles) -> None:
+    away = callback_rlm(stack, rlmm=FailingRlmm(stack.rlmm))
     assert send_role(away, LEADER, EPOCH) is None
     assert stop(away, REASSIGNED, EPOCH) is None
 
 
-def test_after_a_restart_roles_are_sent_again(stack: Stack, leader: Any, log_dir: Path) -> None:
-    restarted = callback_rlm(stack, log_dir)
+def test_after_a_restart_roles_are_sent_again(stack: Stack, leader: Any) -> None:
+    restarted = callback_rlm(stack)
     assert send_role(restarted, LEADER, EPOCH) is None
     take_turns(restarted)
     assert stack.ranges() == ALL
@@ -373,23 +349,6 @@ def test_a_reassigned_partition_leaves_the_tier_as_it_is(
     assert isinstance(read(leader, 0), bytes)
 
 
-def test_a_disabled_topic_is_deleted_from_the_tier_down_to_the_local_log_start(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
-    for suffix in (".log", ".index", ".timeindex"):
-        files.file(0, suffix).unlink()
-    put(stack, DELETABLE)
-    assert stop(leader, TIERING_DISABLED, EPOCH) is None
-    assert {segment.state for segment in stack.segments()} == {DELETING}
-    assert stack.rlmm.partition_state(NAME).value.log_start_offset == 10
-    expire(leader)
-    assert (stack.segments(), stack.keys()) == ([], [])
-    assert reasons(stack, "DELETE_SEGMENT_STARTED") == {"tiering was disabled"}
-    assert stop(leader, TIERING_DISABLED, EPOCH) is None
-    take_turns(leader, rounds=2)
-    assert (stack.segments(), stack.keys()) == ([], [])
-
-
 @pytest.mark.parametrize("again", [TIERING_DISABLED, REASSIGNED])
 def test_a_stop_that_is_repeated_ends_no_deletion_that_the_first_began(
     stack: Stack, leader: Any, again: Any
@@ -403,19 +362,17 @@ def test_a_stop_that_is_repeated_ends_no_deletion_that_the_first_began(
 
 
 def test_repeated_stop_resumes_a_deletion_interrupted_by_a_restart(
-    stack: Stack, leader: Any, log_dir: Path
+    stack: Stack, leader: Any
 ) -> None:
     put(stack, DELETABLE)
     assert stop(leader, TIERING_DISABLED, EPOCH) is None
-    restarted = callback_rlm(stack, log_dir)
+    restarted = callback_rlm(stack)
     assert stop(restarted, TIERING_DISABLED, EPOCH) is None
     expire(restarted)
     assert (stack.segments(), stack.keys()) == ([], [])
 
 
-def test_a_leader_role_received_while_disabling_gets_no_tasks(
-    stack: Stack, leader: Any, log_dir: Path
-) -> None:
+def test_a_leader_role_received_while_disabling_gets_no_tasks(stack: Stack, leader: Any) -> None:
     put(stack, DELETABLE)
     outcomes: list[Any] = []
 
@@ -425,7 +382,7 @@ def test_a_leader_role_received_while_disabling_gets_no_tasks(
         return stack.rlmm.update_remote_log_segment_metadata_batch(updates)
 
     rlmm = Changed(stack.rlmm, update_remote_log_segment_metadata_batch=told_meanwhile)
-    disabled = callback_rlm(stack, log_dir, rlmm=rlmm)
+    disabled = callback_rlm(stack, rlmm=rlmm)
     send_role(disabled, LEADER, EPOCH)
     assert stop(disabled, TIERING_DISABLED, EPOCH) is None
     assert outcomes == [ConcurrentUpdateError] * 2
@@ -435,12 +392,12 @@ def test_a_leader_role_received_while_disabling_gets_no_tasks(
 
 
 def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
-    stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [replace(NAME, partition=number) for number in range(3)]
     for name in names:
-        hourly_log(log_dir, name, rolled=1)
-    rlm = callback_rlm(stack, log_dir)
+        hourly_log(stack.log_dir, name, rolled=1)
+    rlm = callback_rlm(stack)
     for name in names:
         send_role(rlm, LEADER, EPOCH, name)
     take_turns(rlm)
@@ -465,12 +422,8 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
 
 
 def test_tiering_is_not_disabled_if_the_topic_does_not_allow_it(stack: Stack, leader: Any) -> None:
-    paused = {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"}
-    for settings, reason in (
-        ({}, "remote.log.delete.on.disable"),
-        ({**DELETABLE, "sediment.hold": "true"}, "hold"),
-        ({**DELETABLE, **paused}, "sediment.sweep.paused"),
-    ):
+    hold(stack.rlmm, NAME)
+    for settings, reason in (({}, "remote.log.delete.on.disable"), (DELETABLE, "hold audit")):
         put(stack, settings)
         outcome = stop(leader, TIERING_DISABLED, EPOCH)
         assert refused_as(outcome) is DeletionRefusedError
@@ -479,6 +432,7 @@ def test_tiering_is_not_disabled_if_the_topic_does_not_allow_it(stack: Stack, le
     assert description(leader).role is LEADER
     assert NAME in leader.lanes.copies.seconds_since_last_success()
     assert send_role(leader, LEADER, EPOCH + 1) is None
+    release(stack.rlmm, NAME)
     put(stack, keep_hours(2))
     take_turns(leader)
     assert stack.ranges() == [(40, 49), (50, 59)]
@@ -488,39 +442,39 @@ def test_tiering_is_not_disabled_if_the_topic_does_not_allow_it(stack: Stack, le
 def test_the_owner_of_retention_does_not_keep_a_disabled_topic(
     stack: Stack, leader: Any, owner: str
 ) -> None:
-    put(stack, {**DELETABLE, "sediment.retention.owner": owner})
+    # Else what goes in the name of a broker is kept for a day.
+    at_once = {"sediment.delete.grace.ms": "0"}
+    put(stack, {**DELETABLE, **at_once, "sediment.retention.owner": owner})
     assert stop(leader, TIERING_DISABLED, EPOCH) is None
     expire(leader)
     assert (stack.segments(), stack.keys()) == ([], [])
 
 
-def test_a_follower_of_a_disabled_topic_only_stops(
-    stack: Stack, leader: Any, log_dir: Path
-) -> None:
+def test_a_follower_of_a_disabled_topic_only_stops(stack: Stack, leader: Any) -> None:
     put(stack, DELETABLE)
-    follower = callback_rlm(stack, broker_beside(log_dir, 8))
+    follower = callback_rlm(stack, broker_beside(stack.log_dir, 8))
     send_role(follower, FOLLOWER, EPOCH)
     for _ in range(2):
         assert stop(follower, TIERING_DISABLED, EPOCH) is None
     assert stack.ranges() == ALL
 
 
-def test_without_a_leader_role_nothing_is_deleted(stack: Stack, leader: Any, log_dir: Path) -> None:
+def test_without_a_leader_role_nothing_is_deleted(stack: Stack, leader: Any) -> None:
     put(stack, DELETABLE)
-    restarted = callback_rlm(stack, log_dir)
+    restarted = callback_rlm(stack)
     assert refused_as(stop(restarted, TIERING_DISABLED)) is InvalidStateTransitionError
     assert stack.ranges() == ALL
     send_role(restarted, LEADER, EPOCH)
     assert stop(restarted, TIERING_DISABLED, EPOCH) is None
-    assert stop(callback_rlm(stack, log_dir), TIERING_DISABLED) is None
+    assert stop(callback_rlm(stack), TIERING_DISABLED) is None
 
 
 def test_a_copy_in_progress_of_a_disabled_topic_is_left_and_cleaned_up(
-    stack: Stack, log_dir: Path, files: PartitionFiles, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, files: PartitionFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.05)
     copies = HeldCopies(stack)
-    rlm = callback_rlm(stack, log_dir, rsm=copies.rsm)
+    rlm = callback_rlm(stack, rsm=copies.rsm)
     send_role(rlm, LEADER, EPOCH)
     with copies.held(rlm, 20):
         put(stack, DELETABLE)
@@ -533,14 +487,14 @@ def test_a_copy_in_progress_of_a_disabled_topic_is_left_and_cleaned_up(
 
 
 def test_a_role_received_after_a_failed_stop_starts_its_tasks_again(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, files: PartitionFiles
 ) -> None:
     put_config = stack.rlmm.put_topic_config
     away = raising(RetriableRemoteStorageError("away"))
-    rlm = callback_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, raise_log_start_offset=away))
+    rlm = callback_rlm(stack, rlmm=Changed(stack.rlmm, raise_log_start_offset=away))
     send_role(rlm, LEADER, EPOCH)
     take_turns(rlm)
-    put_config(NAME.topic_id, DELETABLE)
+    put_config(NAME.topic_id, DELETABLE, now=True)
     assert refused_as(stop(rlm, TIERING_DISABLED, EPOCH)) is RetriableRemoteStorageError
     put_config(NAME.topic_id, keep_hours(100))
     assert send_role(rlm, LEADER, EPOCH) is None
@@ -548,11 +502,11 @@ def test_a_role_received_after_a_failed_stop_starts_its_tasks_again(
     assert rlm.lanes.copies.seconds_since_last_success().keys() >= {NAME}
 
 
-def test_failed_deletion_is_retried(stack: Stack, leader: Any, log_dir: Path) -> None:
+def test_failed_deletion_is_retried(stack: Stack, leader: Any) -> None:
     put(stack, DELETABLE)
     failing = raising(RetriableRemoteStorageError("away"))
     rsm = Changed(stack.rsm, delete_log_segment_data_batch=failing)
-    rlm = callback_rlm(stack, log_dir, rsm=rsm)
+    rlm = callback_rlm(stack, rsm=rsm)
     send_role(rlm, LEADER, EPOCH)
     assert stop(rlm, TIERING_DISABLED, EPOCH) is None
     expire(rlm)
@@ -562,22 +516,9 @@ def test_failed_deletion_is_retried(stack: Stack, leader: Any, log_dir: Path) ->
     assert (stack.segments(), stack.keys()) == ([], [])
 
 
-def test_a_deleted_topic_is_marked_and_no_more(stack: Stack, leader: Any) -> None:
-    for _ in range(2):
-        assert stop(leader, TOPIC_DELETED, EPOCH) is None
-    take_turns(leader, rounds=2)
-    (summary,) = all_partitions(stack.rlmm)
-    assert summary.delete_state is MARKED
-    assert stack.ranges() == ALL
-    events = [e for e in all_events(stack.rlmm, EventQuery(NAME)) if e.reason == "topic deleted"]
-    assert len(events) == 1
-
-
 @pytest.mark.parametrize("role", [FOLLOWER, None])
-def test_leader_and_follower_mark_a_deleted_topic(
-    stack: Stack, leader: Any, log_dir: Path, role: Any
-) -> None:
-    other = callback_rlm(stack, broker_beside(log_dir, 8))
+def test_leader_and_follower_mark_a_deleted_topic(stack: Stack, leader: Any, role: Any) -> None:
+    other = callback_rlm(stack, broker_beside(stack.log_dir, 8))
     if role is not None:
         send_role(other, role, EPOCH)
     assert stop(other, TOPIC_DELETED) is None
@@ -585,10 +526,8 @@ def test_leader_and_follower_mark_a_deleted_topic(
     assert summary.delete_state is MARKED
 
 
-def test_a_mark_of_an_older_leader_is_refused_by_rlmm_too(
-    stack: Stack, leader: Any, log_dir: Path
-) -> None:
-    other = callback_rlm(stack, broker_beside(log_dir, 8))
+def test_a_mark_of_an_older_leader_is_refused_by_rlmm_too(stack: Stack, leader: Any) -> None:
+    other = callback_rlm(stack, broker_beside(stack.log_dir, 8))
     send_role(other, LEADER, EPOCH + 1)
     take_turns(other)
     assert refused_as(stop(leader, TOPIC_DELETED, EPOCH)) is FencedLeaderEpochError
@@ -596,10 +535,10 @@ def test_a_mark_of_an_older_leader_is_refused_by_rlmm_too(
     assert summary.delete_state is None
 
 
-def test_one_partition_that_cannot_be_abandoned_stops_no_other(stack: Stack, log_dir: Path) -> None:
+def test_one_partition_that_cannot_be_abandoned_stops_no_other(stack: Stack) -> None:
     names = [replace(NAME, partition=number) for number in range(4)]
     for name in names:
-        hourly_log(log_dir, name, rolled=1)
+        hourly_log(stack.log_dir, name, rolled=1)
     real = stack.rlmm.put_remote_partition_delete_metadata
 
     def unlucky(event: Any, context: Any) -> Any:
@@ -608,7 +547,7 @@ def test_one_partition_that_cannot_be_abandoned_stops_no_other(stack: Stack, log
         return real(event, context)
 
     rlm = callback_rlm(
-        stack, log_dir, rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=unlucky)
+        stack, rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=unlucky)
     )
     rlm.on_leadership_change(
         LeadershipDelta(tuple(LeadershipChange(name, EPOCH, LEADER) for name in names))
@@ -621,7 +560,7 @@ def test_one_partition_that_cannot_be_abandoned_stops_no_other(stack: Stack, log
 
 
 @pytest.mark.deep
-def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir: Path) -> None:
+def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack) -> None:
     names = [replace(NAME, partition=number) for number in range(1000)]
     locked = {*names[:7], *names[500:520], names[999]}
     real = stack.rlmm.put_remote_partition_delete_metadata
@@ -632,14 +571,15 @@ def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir
         return real(event, context)
 
     rlm = callback_rlm(
-        stack, log_dir, rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=put_unlocked)
+        stack,
+        rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=put_unlocked),
     )
     outcomes = stop_all(rlm, names)
     assert [outcome is None for outcome in outcomes] == [name not in locked for name in names]
 
 
 def test_a_database_that_is_away_is_asked_once_a_call(
-    stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "STEPS_AT_ONCE", 1)
     asked: list[object] = []
@@ -649,7 +589,7 @@ def test_a_database_that_is_away_is_asked_once_a_call(
         raise RetriableRemoteStorageError("away")
 
     rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=away, is_ready=lambda _: False)
-    rlm = callback_rlm(stack, log_dir, rlmm=rlmm)
+    rlm = callback_rlm(stack, rlmm=rlmm)
     names = [replace(NAME, partition=number) for number in range(50)]
     outcomes = stop_all(rlm, names)
     assert [refused_as(outcome) for outcome in outcomes] == [RetriableRemoteStorageError] * 50
@@ -673,21 +613,13 @@ def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:
     assert [found.topic_id_partition for found in all_descriptions(leader)] == [NAME]
 
 
-def test_an_rlm_that_finds_its_partitions_refuses_calls(stack: Stack, log_dir: Path) -> None:
-    static = stack.rlm(log_dir)
-    with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE"):
-        send_role(static, LEADER, 1)
-    with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE"):
-        stop(static, TOPIC_DELETED)
-
-
 def test_a_topic_that_was_created_again_is_another(
-    stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
+    stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     stop(leader, TOPIC_DELETED, EPOCH)
     shutil.rmtree(files.path)
     anew = replace(NAME, topic_id=uuid4())
-    hourly_log(log_dir, anew, rolled=2)
+    hourly_log(stack.log_dir, anew, rolled=2)
     assert send_role(leader, LEADER, EPOCH, anew) is None
     take_turns(leader, rounds=2)
     assert stack.ranges(anew) == ALL[:2]
@@ -698,11 +630,11 @@ def test_a_topic_that_was_created_again_is_another(
 
 
 def test_until_it_is_found_the_log_of_a_topic_created_again_is_not_used(
-    stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
+    stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     turn(leader.lanes.reports)
     before = stack.rlmm.partition_state(NAME).value
-    hourly_log(log_dir, deleted(files), rolled=9).epochs((0, 0))
+    hourly_log(stack.log_dir, deleted(files), rolled=9).epochs((0, 0))
     for scheduler in (leader.lanes.copies, leader.lanes.reports, leader.lanes.expiration):
         turn(scheduler)
     assert stack.ranges() == ALL

@@ -61,17 +61,17 @@ def rsm(stack: Stack) -> FailingRsm:
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path, files: PartitionFiles, rsm: FailingRsm) -> Any:
+def rlm(stack: Stack, files: PartitionFiles, rsm: FailingRsm) -> Any:
     """Provide an RLM that has copied nothing yet."""
-    return stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE)
+    return stack.rlm(rsm=rsm, limits=AT_ONCE)
 
 
 @pytest.fixture
-def shipped(stack: Stack, rlm: BrokerRemoteLogManager, log_dir: Path) -> Any:
+def shipped(stack: Stack, rlm: BrokerRemoteLogManager) -> Any:
     """Provide an RLM whose rolled segments are only in the tier."""
     take_turns(rlm)
     assert stack.ranges() == list(ROLLED)
-    lose_rolled_segments(log_dir)
+    lose_rolled_segments(stack.log_dir)
     return rlm
 
 
@@ -130,21 +130,21 @@ def test_copies_that_fail_or_wait_for_now(
     assert found.keys() == {"bytes"}
 
 
-def test_copy_of_a_file_truncated_meanwhile_fails(stack: Stack, log_dir: Path) -> None:
-    files = PartitionFiles(log_dir)
+def test_copy_of_a_file_truncated_meanwhile_fails(stack: Stack) -> None:
+    files = PartitionFiles(stack.log_dir)
     log = files.segment(0, [batch(0, payload=b"x" * 3_000_000)])
     files.snapshot(1)
     files.segment(1, [batch(1)])
-    rlm = stack.rlm(log_dir, rsm=CutWhileCopied(stack.rsm, log), limits=AT_ONCE)
+    rlm = stack.rlm(rsm=CutWhileCopied(stack.rsm, log), limits=AT_ONCE)
     take_turns(rlm)
     assert counts(rlm, COPY) == {"requests": 1, "errors": 1}
 
 
-def test_a_copy_that_was_to_stop_did_not_fail(stack: Stack, log_dir: Path) -> None:
+def test_a_copy_that_was_to_stop_did_not_fail(stack: Stack) -> None:
     hanging = Semaphore(0)
     rsm = Hanging(stack.rsm, "copy_log_segment_data", hanging)
-    three_segments(log_dir)
-    rlm = stack.rlm(log_dir, rsm=rsm)
+    three_segments(stack.log_dir)
+    rlm = stack.rlm(rsm=rsm)
     rlm.lanes.copies.tick()
     assert hanging.acquire(timeout=30.0)
     with ThreadPoolExecutor(1) as pool:
@@ -156,12 +156,12 @@ def test_a_copy_that_was_to_stop_did_not_fail(stack: Stack, log_dir: Path) -> No
     assert counts(rlm, COPY) == {"requests": 1}
 
 
-def test_deletions_that_work(stack: Stack, log_dir: Path) -> None:
-    hourly_log(log_dir)
-    rlm = stack.rlm(log_dir, limits=AT_ONCE)
+def test_deletions_that_work(stack: Stack) -> None:
+    hourly_log(stack.log_dir)
+    rlm = stack.rlm(limits=AT_ONCE)
     take_turns(rlm)
     sizes = [segment.segment_size_in_bytes for segment in stack.segments()]
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2), now=True)
     grown = growth("sediment_rlm_deleted_segments_total", "sediment_rlm_deleted_bytes_total")
     take_turns(rlm, rounds=3)
     assert stack.ranges() == [(40, 49), (50, 59)]
@@ -179,14 +179,9 @@ def test_deletions_that_work(stack: Stack, log_dir: Path) -> None:
 )
 @pytest.mark.parametrize("is_whole_batch", [True, False])
 def test_deletions_that_fail_once(
-    stack: Stack,
-    log_dir: Path,
-    error: RemoteStorageError,
-    expected: dict[str, int],
-    *,
-    is_whole_batch: bool,
+    stack: Stack, error: RemoteStorageError, expected: dict[str, int], *, is_whole_batch: bool
 ) -> None:
-    hourly_log(log_dir)
+    hourly_log(stack.log_dir)
     calls: list[int] = []
 
     def delete(metadatas: Any) -> Any:
@@ -198,9 +193,9 @@ def test_deletions_that_fail_once(
         return [error] * len(metadatas)
 
     rsm = Changed(stack.rsm, delete_log_segment_data_batch=delete)
-    rlm = stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE)
+    rlm = stack.rlm(rsm=rsm, limits=AT_ONCE)
     take_turns(rlm)
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2), now=True)
     take_turns(rlm, rounds=3)
     assert calls == [4, 4]
     assert counts(rlm, DELETE) == expected
@@ -237,11 +232,11 @@ def test_a_lost_or_damaged_object_is_an_error_of_the_tier(
 
 @pytest.mark.parametrize("is_rsm", [True, False])
 def test_a_service_that_is_away_is_an_error_of_the_tier(
-    stack: Stack, shipped: BrokerRemoteLogManager, log_dir: Path, *, is_rsm: bool
+    stack: Stack, shipped: BrokerRemoteLogManager, *, is_rsm: bool
 ) -> None:
     dead: Any = Changed(stack.rsm, fetch_log_segment=raising(AWAY), fetch_index=raising(AWAY))
     rlm = BrokerRemoteLogManager(
-        [log_dir],
+        [stack.log_dir],
         dead if is_rsm else stack.rsm,
         stack.rlmm if is_rsm else FailingRlmm(stack.rlmm),
     )
@@ -251,11 +246,9 @@ def test_a_service_that_is_away_is_an_error_of_the_tier(
     assert counts(rlm, FETCH) == {"requests": 1, "errors": 1}
 
 
-def test_a_topic_has_counters_while_it_is_led(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    three_segments(log_dir, OTHER)
-    rlm = callback_rlm(stack, log_dir)
+def test_a_topic_has_counters_while_it_is_led(stack: Stack, files: PartitionFiles) -> None:
+    three_segments(stack.log_dir, OTHER)
+    rlm = callback_rlm(stack)
     assert topics(rlm) == {OTHER_TOPICS}
     send_role(rlm, LEADER, 3)
     send_role(rlm, FOLLOWER, 3, OTHER)
@@ -296,18 +289,18 @@ def test_how_full_a_partition_is(
     assert percents() == {}
     whole = len(bytes_of(files.path))
     limits = {"retention.bytes": str(2 * whole), "local.retention.bytes": str(whole + 1)}
-    stack.rlmm.put_topic_config(NAME.topic_id, limits)
+    stack.rlmm.put_topic_config(NAME.topic_id, limits, now=True)
     take_turns(rlm)
     assert percents() == {"retention_size_percent": 50, "local_retention_size_percent": 99}
     lose_rolled_segments(files.path.parent)
     take_turns(rlm)
     local = size_bytes(files.file(20, ".log")) * 100 // (whole + 1)
     assert percents() == {"retention_size_percent": 50, "local_retention_size_percent": local}
-    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.bytes": str(whole)})
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.bytes": str(whole)}, now=True)
     take_turns(rlm)
     local = size_bytes(files.file(20, ".log")) * 100 // whole
     assert percents() == {"retention_size_percent": 100, "local_retention_size_percent": local}
-    stack.rlmm.put_topic_config(NAME.topic_id, {"local.retention.bytes": str(whole)})
+    stack.rlmm.put_topic_config(NAME.topic_id, {"local.retention.bytes": str(whole)}, now=True)
     take_turns(rlm)
     assert percents() == {"local_retention_size_percent": local}
 
@@ -317,7 +310,7 @@ def test_a_second_copy_of_the_same_offsets_fills_nothing(
 ) -> None:
     take_turns(rlm)
     limit = {"retention.bytes": str(2 * len(bytes_of(files.path)))}
-    stack.rlmm.put_topic_config(NAME.topic_id, limit)
+    stack.rlmm.put_topic_config(NAME.topic_id, limit, now=True)
     second = RemoteLogSegmentId(NAME, UUID(int=78))
     copied = replace(stack.segments()[0], remote_log_segment_id=second)
     stack.rlmm.import_remote_log_segments(imports_of([copied]))
@@ -337,9 +330,9 @@ def test_how_long_listing_for_sizes_takes(rlm: BrokerRemoteLogManager) -> None:
     assert 0 < listing_s() < 30
 
 
-def test_how_busy_the_pools_are(stack: Stack, log_dir: Path, files: PartitionFiles) -> None:
+def test_how_busy_the_pools_are(stack: Stack, files: PartitionFiles) -> None:
     with held(stack, "copy_log_segment_data") as (rsm, hanging):
-        rlm = stack.rlm(log_dir, rsm=rsm, limits=replace(AT_ONCE, copier_threads=4))
+        rlm = stack.rlm(rsm=rsm, limits=replace(AT_ONCE, copier_threads=4))
         assert set(pools(rlm).values()) == {1}
         rlm.lanes.copies.tick()
         assert hanging.acquire(timeout=30.0)
@@ -351,11 +344,11 @@ def test_how_busy_the_pools_are(stack: Stack, log_dir: Path, files: PartitionFil
 
 
 def test_how_busy_the_readers_of_the_tier_are(
-    stack: Stack, shipped: BrokerRemoteLogManager, log_dir: Path
+    stack: Stack, shipped: BrokerRemoteLogManager
 ) -> None:
     read_limits = ReadLimits(threads=2, wait_s=60.0)
     with held(stack, "fetch_log_segment") as (rsm, hanging), ThreadPoolExecutor(3) as pool:
-        rlm = stack.rlm(log_dir, rsm=rsm, limits=replace(AT_ONCE, read=read_limits))
+        rlm = stack.rlm(rsm=rsm, limits=replace(AT_ONCE, read=read_limits))
         assert readers(rlm) == (1, 0)
         first = pool.submit(read, rlm, 0)
         assert hanging.acquire(timeout=30.0)

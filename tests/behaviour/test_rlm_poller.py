@@ -7,7 +7,6 @@ import logging
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -33,7 +32,6 @@ from services.rlm.kafka_admin.cluster_view import (
 from services.rlm.kafka_admin.deleted_topics import MIN_POLLS
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.metrics import POLL_SECONDS_SINCE_LAST_SUCCESS
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness import retained_log
 from tests.harness.callback_rlm import (
@@ -79,6 +77,7 @@ class AnsweringCluster:
     cluster_id: str = REGISTERED
     is_away: bool = False
     leader_is_away: bool = False
+    policies_are_away: bool = False
     now_s: float = 0.0
 
     def view(self, topics: Collection[str]) -> ClusterView:
@@ -88,6 +87,8 @@ class AnsweringCluster:
         return ClusterView(self.cluster_id, answers)
 
     def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
+        if self.policies_are_away:
+            raise ClusterUnreachableError("timed out")
         return PolicyView(self.view(topics), dict.fromkeys(topics, self.cleanup_policy))
 
     def stable_offsets(
@@ -109,19 +110,9 @@ class AnsweringCluster:
         return {name: found for name, found in self.logs.items() if name in epochs}
 
 
-@pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
-    return hourly_log(log_dir)
-
-
-@pytest.fixture
-def cluster() -> AnsweringCluster:
-    return AnsweringCluster({NAME.topic: led_by(OURS)})
-
-
-def polling_rlm(stack: Stack, log_dir: Path, cluster: AnsweringCluster, rlmm: Any = None) -> Any:
+def polling_rlm(stack: Stack, cluster: AnsweringCluster, rlmm: Any = None) -> Any:
     return BrokerRemoteLogManager(
-        [log_dir],
+        [stack.log_dir],
         stack.rsm,
         rlmm or stack.rlmm,
         ALL_AT_ONCE,
@@ -131,10 +122,21 @@ def polling_rlm(stack: Stack, log_dir: Path, cluster: AnsweringCluster, rlmm: An
     )
 
 
+@dataclass
+class Polled:
+    """An RLM beside a cluster, and the log of the topic that the cluster names."""
+
+    stack: Stack
+    files: PartitionFiles
+    cluster: AnsweringCluster
+    rlm: Any
+
+
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster) -> Any:
+def polled(stack: Stack) -> Polled:
+    files, cluster = hourly_log(stack.log_dir), AnsweringCluster({NAME.topic: led_by(OURS)})
     tier(stack)
-    return polling_rlm(stack, log_dir, cluster)
+    return Polled(stack, files, cluster, polling_rlm(stack, cluster))
 
 
 def tier(stack: Stack) -> None:
@@ -180,8 +182,8 @@ def gone(files: PartitionFiles, cluster: AnsweringCluster) -> None:
     cluster.topics[NAME.topic] = NoTopic.UNKNOWN
 
 
-def test_before_the_first_poll_nothing_is_led(rlm: Any) -> None:
-    assert rlm.led_partitions() == []
+def test_before_the_first_poll_nothing_is_led(polled: Polled) -> None:
+    assert polled.rlm.led_partitions() == []
 
 
 def bytes_read(rlm: Any, offset: int) -> bytes:
@@ -192,30 +194,30 @@ def bytes_read(rlm: Any, offset: int) -> bytes:
 
 
 def test_before_the_first_poll_no_offset_is_out_of_range_that_the_log_here_may_have(
-    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+    polled: Polled,
 ) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    restarted = polling_rlm(stack, log_dir, cluster)
-    assert bytes_read(rlm, 50) == bytes_read(restarted, 50) + bytes_read(rlm, 60)
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    restarted = polling_rlm(polled.stack, polled.cluster)
+    assert bytes_read(polled.rlm, 50) == bytes_read(restarted, 50) + bytes_read(polled.rlm, 60)
     for offset in (60, 61, 1_000):
         assert read(restarted, offset) is FetchError.NOT_LEADER_OR_FOLLOWER
     poll(restarted)
-    assert read(restarted, 60) == read(rlm, 60)
+    assert read(restarted, 60) == read(polled.rlm, 60)
     assert read(restarted, 1_000) is FetchError.OFFSET_OUT_OF_RANGE
 
 
 def test_before_the_first_poll_only_offsets_below_the_log_start_are_out_of_range(
-    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+    polled: Polled,
 ) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    stack.rlmm.raise_log_start_offset(NAME, 5)
-    for segment in (stack.segments()[0], stack.segments()[2]):
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    polled.stack.rlmm.raise_log_start_offset(NAME, 5)
+    for segment in (polled.stack.segments()[0], polled.stack.segments()[2]):
         for state in (DELETE_SEGMENT_STARTED, DELETE_SEGMENT_FINISHED):
             update = RemoteLogSegmentMetadataUpdate(segment.remote_log_segment_id, 1, state, OURS)
-            stack.rlmm.update_remote_log_segment_metadata(update)
-    restarted = polling_rlm(stack, log_dir, cluster)
+            polled.stack.rlmm.update_remote_log_segment_metadata(update)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     assert read(restarted, 4) is FetchError.OFFSET_OUT_OF_RANGE
     # Where the tier begins above its log start, and in a hole of it, the log here has them.
     for offset in (5, 9, 25):
@@ -226,84 +228,77 @@ def test_before_the_first_poll_only_offsets_below_the_log_start_are_out_of_range
 
 
 def test_before_the_first_poll_a_log_that_the_tier_does_not_know_is_not_served_yet(
-    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+    stack: Stack,
 ) -> None:
-    rlm = polling_rlm(stack, log_dir, cluster)
+    files = hourly_log(stack.log_dir)
+    rlm = polling_rlm(stack, AnsweringCluster({NAME.topic: led_by(OURS)}))
     assert read(rlm, 0) is FetchError.NOT_LEADER_OR_FOLLOWER
     shutil.rmtree(files.path)
     turn(rlm.lanes.scan)
     assert read(rlm, 0) is FetchError.UNKNOWN_TOPIC_ID
 
 
-def test_without_a_log_the_log_ends_at_the_end_of_the_tier(
-    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
-) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    shutil.rmtree(files.path)
-    restarted = polling_rlm(stack, log_dir, cluster)
+def test_without_a_log_the_log_ends_at_the_end_of_the_tier(polled: Polled) -> None:
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    shutil.rmtree(polled.files.path)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     assert read(restarted, 61) is FetchError.OFFSET_OUT_OF_RANGE
 
 
-def test_nothing_is_copied_that_its_leader_does_not_call_stable(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster
-) -> None:
+def test_nothing_is_copied_that_its_leader_does_not_call_stable(polled: Polled) -> None:
     """The end of a transaction may not yet be on all in-sync replicas."""
-    cluster.stable_offsets_told = {NAME: 25}
-    poll(rlm)
-    take_turns(rlm, rounds=2)
-    assert stack.ranges() == ALL[:2]
-    (described,) = rlm.describe_partitions().partitions
-    assert (described.last_stable_offset, described.pending_segments) == (25, 0)
-    cluster.stable_offsets_told = {NAME: 30}
-    take_turns(rlm)
-    assert stack.ranges() == ALL[:2]
-    poll(rlm)
-    take_turns(rlm)
-    assert stack.ranges() == ALL[:3]
-    assert cluster.asked_for_offsets == [{NAME: EPOCH}] * 2
+    polled.cluster.stable_offsets_told = {NAME: 25}
+    poll(polled.rlm)
+    take_turns(polled.rlm, rounds=2)
+    assert polled.stack.ranges() == ALL[:2]
+    (described,) = polled.rlm.describe_partitions().partitions
+    assert (described.last_stable_offset, described.lag_segments) == (25, len(ALL) - 2)
+    polled.cluster.stable_offsets_told = {NAME: 30}
+    take_turns(polled.rlm)
+    assert polled.stack.ranges() == ALL[:2]
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    assert polled.stack.ranges() == ALL[:3]
+    assert polled.cluster.asked_for_offsets == [{NAME: EPOCH}] * 2
 
 
 @pytest.mark.parametrize("who", ["is_away", "leader_is_away"])
-def test_a_broker_without_an_answer_holds_back_no_copy(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster, who: str
-) -> None:
-    cluster.stable_offsets_told = {NAME: 25}
-    poll(rlm)
-    setattr(cluster, who, True)
-    poll(rlm)
-    setattr(cluster, who, False)  # for the policies
-    take_turns(rlm)
-    assert stack.ranges() == ALL
+def test_a_broker_without_an_answer_blocks_no_copy(polled: Polled, who: str) -> None:
+    polled.cluster.stable_offsets_told = {NAME: 25}
+    poll(polled.rlm)
+    setattr(polled.cluster, who, True)
+    poll(polled.rlm)
+    setattr(polled.cluster, who, False)  # for the policies
+    take_turns(polled.rlm)
+    assert polled.stack.ranges() == ALL
 
 
-def test_follower_requests_and_keeps_no_stable_offset(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster
-) -> None:
-    cluster.stable_offsets_told = {NAME: 25}
-    poll(rlm)
-    cluster.topics[NAME.topic] = led_by(THEIRS)
-    poll(rlm)
-    assert cluster.asked_for_offsets == [{NAME: EPOCH}]
-    (described,) = rlm.describe_partitions().partitions
+def test_follower_requests_and_keeps_no_stable_offset(polled: Polled) -> None:
+    polled.cluster.stable_offsets_told = {NAME: 25}
+    poll(polled.rlm)
+    polled.cluster.topics[NAME.topic] = led_by(THEIRS)
+    poll(polled.rlm)
+    assert polled.cluster.asked_for_offsets == [{NAME: EPOCH}]
+    (described,) = polled.rlm.describe_partitions().partitions
     assert described.last_stable_offset == described.log_end_offset
 
 
 def test_failed_read_of_stable_offsets_is_logged(
-    rlm: Any, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
+    polled: Polled, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.leader_is_away = True
-    poll(rlm)
+    polled.cluster.leader_is_away = True
+    poll(polled.rlm)
     (reported,) = [r for r in caplog.records if "stable offsets" in r.getMessage()]
     assert reported.getMessage().endswith("cannot read last stable offsets: timed out")
 
 
 def test_only_topics_that_are_set_to_be_tiered_are_copied(
-    stack: Stack, log_dir: Path, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")
-    hourly_log(log_dir)
-    rlm = polling_rlm(stack, log_dir, cluster)
+    hourly_log(stack.log_dir)
+    rlm = polling_rlm(stack, AnsweringCluster({NAME.topic: led_by(OURS)}))
     poll(rlm)
     take_turns(rlm, rounds=2)
     assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, [])
@@ -314,156 +309,149 @@ def test_only_topics_that_are_set_to_be_tiered_are_copied(
     assert stack.ranges() == ALL
 
 
-def test_partition_led_by_another_broker_is_followed_until_led(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster
-) -> None:
-    cluster.topics[NAME.topic] = led_by(THEIRS)
-    poll(rlm)
-    take_turns(rlm)
-    turn(rlm.lanes.followers)
-    assert (roles(rlm), stack.ranges()) == ({NAME: FOLLOWER}, [])
-    cluster.topics[NAME.topic] = led_by(OURS, epoch=4)
-    poll(rlm)
-    take_turns(rlm)
-    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
-    assert {segment.broker_leader_epoch for segment in stack.segments()} == {4}
+def test_partition_led_by_another_broker_is_followed_until_led(polled: Polled) -> None:
+    polled.cluster.topics[NAME.topic] = led_by(THEIRS)
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    turn(polled.rlm.lanes.followers)
+    assert (roles(polled.rlm), polled.stack.ranges()) == ({NAME: FOLLOWER}, [])
+    polled.cluster.topics[NAME.topic] = led_by(OURS, epoch=4)
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    assert (roles(polled.rlm), polled.stack.ranges()) == ({NAME: LEADER}, ALL)
+    assert {segment.broker_leader_epoch for segment in polled.stack.segments()} == {4}
 
 
 def test_a_partition_that_went_to_other_brokers_is_abandoned_and_its_tier_stays(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster
+    polled: Polled,
 ) -> None:
-    poll(rlm)
-    take_turns(rlm)
+    poll(polled.rlm)
+    take_turns(polled.rlm)
     elsewhere = PartitionView(THEIRS, None, frozenset({THEIRS}))
-    cluster.topics[NAME.topic] = TopicView(NAME.topic_id, {0: elsewhere})
-    poll_over(rlm, cluster)
-    assert rlm.led_partitions() == []
-    assert (delete_states(stack), stack.ranges()) == ({NAME: None}, ALL)
+    polled.cluster.topics[NAME.topic] = TopicView(NAME.topic_id, {0: elsewhere})
+    poll_over(polled.rlm, polled.cluster)
+    assert polled.rlm.led_partitions() == []
+    assert (delete_states(polled.stack), polled.stack.ranges()) == ({NAME: None}, ALL)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
 def test_without_a_response_of_its_cluster_roles_stay(
-    stack: Stack, rlm: Any, cluster: AnsweringCluster, change: dict[str, Any]
+    polled: Polled, change: dict[str, Any]
 ) -> None:
-    poll(rlm)
-    ask_policies(rlm)
-    cluster.topics[NAME.topic] = led_by(THEIRS)
+    poll(polled.rlm)
+    ask_policies(polled.rlm)
+    polled.cluster.topics[NAME.topic] = led_by(THEIRS)
     for name, value in change.items():
-        setattr(cluster, name, value)
-    poll_over(rlm, cluster)
-    take_turns(rlm)
-    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
+        setattr(polled.cluster, name, value)
+    poll_over(polled.rlm, polled.cluster)
+    take_turns(polled.rlm)
+    assert (roles(polled.rlm), polled.stack.ranges()) == ({NAME: LEADER}, ALL)
 
 
-def test_a_deleted_topic_is_marked_once_that_is_confirmed(
-    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
-) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    gone(files, cluster)
-    poll_over(rlm, cluster, CONFIRM_S / 2)
-    assert delete_states(stack) == {NAME: None}
-    cluster.now_s += CONFIRM_S / 2
-    poll(rlm)
-    assert delete_states(stack) == {NAME: MARKED}
-    assert rlm.led_partitions() == []
+def test_a_deleted_topic_is_marked_once_that_is_confirmed(polled: Polled) -> None:
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    gone(polled.files, polled.cluster)
+    poll_over(polled.rlm, polled.cluster, CONFIRM_S / 2)
+    assert delete_states(polled.stack) == {NAME: None}
+    polled.cluster.now_s += CONFIRM_S / 2
+    poll(polled.rlm)
+    assert delete_states(polled.stack) == {NAME: MARKED}
+    assert polled.rlm.led_partitions() == []
 
 
-def test_topic_with_a_removed_mark_is_not_marked_again(
-    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
-) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    gone(files, cluster)
-    poll_over(rlm, cluster)
-    assert delete_states(stack) == {NAME: MARKED}
-    stack.rlmm.undelete_partition(NAME)
-    poll_over(rlm, cluster)
-    assert delete_states(stack) == {NAME: None}
+def test_topic_with_a_removed_mark_is_not_marked_again(polled: Polled) -> None:
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    gone(polled.files, polled.cluster)
+    poll_over(polled.rlm, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: MARKED}
+    polled.stack.rlmm.undelete_partition(NAME)
+    poll_over(polled.rlm, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: None}
 
 
 def test_every_partition_that_rlmm_knows_of_the_topic_is_marked_and_no_other_topics(
-    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
+    polled: Polled,
 ) -> None:
     another_brokers = replace(NAME, partition=3)
     of_another_cluster = replace(NAME, topic_id=uuid4())
-    poll(rlm)
-    take_turns(rlm)
+    poll(polled.rlm)
+    take_turns(polled.rlm)
     for name in (another_brokers, of_another_cluster):
-        stack.rlmm.on_partition_leadership_changes([PartitionLeadership(name, EPOCH)], [], THEIRS)
-    gone(files, cluster)
-    poll_over(rlm, cluster)
+        polled.stack.rlmm.on_partition_leadership_changes(
+            [PartitionLeadership(name, EPOCH)], [], THEIRS
+        )
+    gone(polled.files, polled.cluster)
+    poll_over(polled.rlm, polled.cluster)
     expected = {NAME: MARKED, another_brokers: MARKED, of_another_cluster: None}
-    assert delete_states(stack) == expected
+    assert delete_states(polled.stack) == expected
 
 
 @pytest.mark.deep
 def test_a_topic_made_again_under_the_name_is_led_while_the_old_one_is_marked(
-    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+    polled: Polled,
 ) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    gone(files, cluster)
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    gone(polled.files, polled.cluster)
     new = replace(NAME, topic_id=uuid4())
-    hourly_log(log_dir, new)
-    cluster.topics[NAME.topic] = led_by(OURS, new.topic_id)
-    poll_over(rlm, cluster)
-    take_turns(rlm)
-    assert delete_states(stack) == {NAME: MARKED, new: None}
+    hourly_log(polled.stack.log_dir, new)
+    polled.cluster.topics[NAME.topic] = led_by(OURS, new.topic_id)
+    poll_over(polled.rlm, polled.cluster)
+    take_turns(polled.rlm)
+    assert delete_states(polled.stack) == {NAME: MARKED, new: None}
     # Another topic, of which nobody has said that it is tiered.
-    assert stack.ranges(new) == []
-    stack.rlmm.put_topic_config(new.topic_id, TIERED)
-    take_turns(rlm)
-    assert stack.ranges(new) == ALL
+    assert polled.stack.ranges(new) == []
+    polled.stack.rlmm.put_topic_config(new.topic_id, TIERED)
+    take_turns(polled.rlm)
+    assert polled.stack.ranges(new) == ALL
 
 
-def test_a_mark_that_rlmm_did_not_take_is_made_by_a_later_poll(
-    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
-) -> None:
+def test_a_mark_that_rlmm_did_not_take_is_made_by_a_later_poll(polled: Polled) -> None:
     is_away = True
 
     def mark(*event: Any) -> Any:
         if is_away:
             raise RetriableRemoteStorageError("RLMM is away")
-        return stack.rlmm.put_remote_partition_delete_metadata(*event)
+        return polled.stack.rlmm.put_remote_partition_delete_metadata(*event)
 
-    rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=mark)
-    rlm = polling_rlm(stack, log_dir, cluster, rlmm)
+    rlmm = Changed(polled.stack.rlmm, put_remote_partition_delete_metadata=mark)
+    rlm = polling_rlm(polled.stack, polled.cluster, rlmm)
     poll(rlm)
     take_turns(rlm)
-    gone(files, cluster)
-    poll_over(rlm, cluster)
-    assert delete_states(stack) == {NAME: None}
+    gone(polled.files, polled.cluster)
+    poll_over(rlm, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: None}
     is_away = False
     poll(rlm)
-    assert delete_states(stack) == {NAME: MARKED}
+    assert delete_states(polled.stack) == {NAME: MARKED}
 
 
-def test_how_long_ago_the_last_good_poll_was_is_a_metric(
-    rlm: Any, cluster: AnsweringCluster
-) -> None:
+def test_how_long_ago_the_last_good_poll_was_is_a_metric(polled: Polled) -> None:
     def age_s() -> float:
-        collector = LastSuccessCollector(rlm.lanes.poll, POLL_SECONDS_SINCE_LAST_SUCCESS)
+        collector = LastSuccessCollector([polled.rlm.lanes.poll])
         (family,) = collector.collect()
         (sample,) = family.samples
-        assert sample.name == "sediment_rlm_poll_seconds_since_last_success"
+        assert sample.name == "sediment_rlm_seconds_since_last_success"
+        assert sample.labels == {"pool": "poller", "topic": "", "partition": ""}
         return sample.value
 
-    poll(rlm)
-    cluster.now_s += 5
+    poll(polled.rlm)
+    polled.cluster.now_s += 5
     assert age_s() == 5
-    cluster.is_away = True
-    poll(rlm)
-    cluster.now_s += 1
+    polled.cluster.is_away = True
+    poll(polled.rlm)
+    polled.cluster.now_s += 1
     assert age_s() == 6
-    cluster.is_away = False
-    poll(rlm)
+    polled.cluster.is_away = False
+    poll(polled.rlm)
     assert age_s() == 0
 
 
-def test_an_rlm_that_polls_refuses_calls(rlm: Any) -> None:
+def test_an_rlm_that_polls_refuses_calls(polled: Polled) -> None:
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
-        send_role(rlm, LEADER, EPOCH)
+        send_role(polled.rlm, LEADER, EPOCH)
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
-        stop(rlm, REASSIGNED)
+        stop(polled.rlm, REASSIGNED)

@@ -4,7 +4,6 @@ The cluster's responses are given by hand; RSM is on files, RLMM on PostgreSQL.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,7 +12,7 @@ import pytest
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
-from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, PartitionView, TopicView
+from services.rlm.kafka_admin.cluster_view import ClusterView, PartitionView, TopicView
 from tests.behaviour.test_rlm_poller import (
     CONFIRM_S,
     MARKED,
@@ -21,6 +20,7 @@ from tests.behaviour.test_rlm_poller import (
     REGISTERED,
     THEIRS,
     AnsweringCluster,
+    Polled,
     delete_states,
     gone,
     led_by,
@@ -33,7 +33,7 @@ from tests.behaviour.test_rlm_poller import (
 from tests.harness.callback_rlm import FOLLOWER, LEADER, turn
 from tests.harness.retained_log import Changed, hourly_log, take_turns
 from tests.harness.ship_stack import Stack
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
+from tests.unit.rlm.kafka_bytes import NAME
 
 pytestmark = pytest.mark.deep
 
@@ -56,207 +56,178 @@ def cluster_of(stack: Stack, name: TopicIdPartition) -> str | None:
 
 
 @pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
-    return hourly_log(log_dir)
+def unpolled(stack: Stack) -> Polled:
+    """Provide an RLM that has not polled yet, beside a cluster with a topic of another broker."""
+    cluster = AnsweringCluster({NAME.topic: led_by(OURS), OLDER.topic: elsewhere(OLDER.topic_id)})
+    return Polled(stack, hourly_log(stack.log_dir), cluster, polling_rlm(stack, cluster))
 
 
 @pytest.fixture
-def cluster() -> AnsweringCluster:
-    return AnsweringCluster(
-        {NAME.topic: led_by(OURS), OLDER.topic: elsewhere(OLDER.topic_id)},
-    )
-
-
-@pytest.fixture
-def before(stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster) -> Any:
-    """Provide an RLM that has copied the topic, beside a broker of a cluster with another topic."""
-    known_as_of(REGISTERED, stack, OLDER)
-    tier(stack)
-    rlm = polling_rlm(stack, log_dir, cluster)
-    poll(rlm)
-    take_turns(rlm)
-    return rlm
+def polled(unpolled: Polled) -> Polled:
+    """Provide an RLM that has copied the topic."""
+    known_as_of(REGISTERED, unpolled.stack, OLDER)
+    tier(unpolled.stack)
+    poll(unpolled.rlm)
+    take_turns(unpolled.rlm)
+    return unpolled
 
 
 @pytest.mark.parametrize(("leader", "role"), [(OURS, LEADER), (THEIRS, FOLLOWER)])
 def test_rlm_announces_its_partitions_as_of_its_cluster(
-    stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster, leader: int, role: Any
+    polled: Polled, leader: int, role: Any
 ) -> None:
     new = replace(NAME, topic="new", topic_id=uuid4())
-    known_as_of(None, stack, new)
-    hourly_log(log_dir, new)
-    cluster.topics[new.topic] = led_by(leader, new.topic_id)
-    poll(before)
-    take_turns(before)
-    turn(before.lanes.followers)
-    assert roles(before)[new] is role
-    assert cluster_of(stack, NAME) == cluster_of(stack, new) == REGISTERED
+    known_as_of(None, polled.stack, new)
+    hourly_log(polled.stack.log_dir, new)
+    polled.cluster.topics[new.topic] = led_by(leader, new.topic_id)
+    poll(polled.rlm)
+    take_turns(polled.rlm)
+    turn(polled.rlm.lanes.followers)
+    assert roles(polled.rlm)[new] is role
+    assert cluster_of(polled.stack, NAME) == cluster_of(polled.stack, new) == REGISTERED
 
 
-def test_a_restart_within_the_time_counts_again_and_then_marks(
-    stack: Stack,
-    before: Any,
-    log_dir: Path,
-    files: PartitionFiles,
-    cluster: AnsweringCluster,
-) -> None:
-    gone(files, cluster)
-    poll_over(before, cluster, CONFIRM_S / 2)
-    restarted = polling_rlm(stack, log_dir, cluster)
+def test_a_restart_within_the_time_counts_again_and_then_marks(polled: Polled) -> None:
+    gone(polled.files, polled.cluster)
+    poll_over(polled.rlm, polled.cluster, CONFIRM_S / 2)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     poll(restarted)
-    poll_over(restarted, cluster, CONFIRM_S * 0.9)
-    assert delete_states(stack) == {NAME: None, OLDER: None}
-    cluster.now_s += CONFIRM_S / 10
+    poll_over(restarted, polled.cluster, CONFIRM_S * 0.9)
+    assert delete_states(polled.stack) == {NAME: None, OLDER: None}
+    polled.cluster.now_s += CONFIRM_S / 10
     poll(restarted)
-    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
+    assert delete_states(polled.stack) == {NAME: MARKED, OLDER: None}
 
 
 def test_a_topic_that_was_deleted_while_no_rlm_ran_is_marked_and_a_new_one_of_its_name_is_not(
-    stack: Stack,
-    before: Any,
-    log_dir: Path,
-    files: PartitionFiles,
-    cluster: AnsweringCluster,
+    polled: Polled,
 ) -> None:
-    gone(files, cluster)
+    gone(polled.files, polled.cluster)
     new = replace(NAME, topic_id=uuid4())
-    known_as_of(REGISTERED, stack, new)
-    cluster.topics[NAME.topic] = elsewhere(new.topic_id)
-    restarted = polling_rlm(stack, log_dir, cluster)
+    known_as_of(REGISTERED, polled.stack, new)
+    polled.cluster.topics[NAME.topic] = elsewhere(new.topic_id)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: MARKED, new: None, OLDER: None}
+    poll_over(restarted, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: MARKED, new: None, OLDER: None}
 
 
-def test_topic_marked_in_part_by_another_rlm_is_marked_whole(
-    stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
-) -> None:
+def test_topic_marked_in_part_by_another_rlm_is_marked_whole(polled: Polled) -> None:
     another_brokers = replace(NAME, partition=3)
-    known_as_of(None, stack, another_brokers)
-    gone(files, cluster)
-    restarted = polling_rlm(stack, log_dir, cluster)
+    known_as_of(None, polled.stack, another_brokers)
+    gone(polled.files, polled.cluster)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: MARKED, another_brokers: MARKED, OLDER: None}
+    poll_over(restarted, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: MARKED, another_brokers: MARKED, OLDER: None}
 
 
 @pytest.mark.parametrize("cluster_id", ["another", None])
 def test_topic_recorded_for_another_cluster_is_never_marked(
-    stack: Stack, log_dir: Path, cluster: AnsweringCluster, cluster_id: str | None
+    unpolled: Polled, cluster_id: str | None
 ) -> None:
-    known_as_of(REGISTERED, stack, OLDER)
-    known_as_of(cluster_id, stack, NAME)
-    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
-    rlm = polling_rlm(stack, log_dir, cluster)
+    known_as_of(REGISTERED, unpolled.stack, OLDER)
+    known_as_of(cluster_id, unpolled.stack, NAME)
+    gone(unpolled.files, unpolled.cluster)
+    rlm = unpolled.rlm
     poll(rlm)
-    poll_over(rlm, cluster)
-    assert delete_states(stack) == {NAME: None, OLDER: None}
+    poll_over(rlm, unpolled.cluster)
+    assert delete_states(unpolled.stack) == {NAME: None, OLDER: None}
 
 
 def test_a_cluster_formatted_again_under_its_id_takes_nothing_from_the_tier(
-    stack: Stack,
-    before: Any,
-    log_dir: Path,
-    files: PartitionFiles,
-    cluster: AnsweringCluster,
-    caplog: pytest.LogCaptureFixture,
+    polled: Polled, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gone(files, cluster)
+    gone(polled.files, polled.cluster)
     new = replace(NAME, topic_id=uuid4())
-    cluster.topics = {NAME.topic: elsewhere(new.topic_id)}
-    known_as_of(REGISTERED, stack, new)
-    restarted = polling_rlm(stack, log_dir, cluster)
+    polled.cluster.topics = {NAME.topic: elsewhere(new.topic_id)}
+    known_as_of(REGISTERED, polled.stack, new)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: None, OLDER: None, new: None}
+    poll_over(restarted, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: None, OLDER: None, new: None}
     assert "RLMM knows 2 topics of cluster c that do not exist" in caplog.text
 
 
-def test_a_mark_that_was_taken_back_is_not_made_again_by_a_restart(
-    stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
-) -> None:
-    gone(files, cluster)
-    poll_over(before, cluster)
-    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
-    stack.rlmm.undelete_partition(NAME)
-    restarted = polling_rlm(stack, log_dir, cluster)
+def test_a_mark_that_was_taken_back_is_not_made_again_by_a_restart(polled: Polled) -> None:
+    gone(polled.files, polled.cluster)
+    poll_over(polled.rlm, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: MARKED, OLDER: None}
+    polled.stack.rlmm.undelete_partition(NAME)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     poll(restarted)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: None, OLDER: None}
+    poll_over(restarted, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: None, OLDER: None}
 
 
 def test_removed_mark_is_not_made_again_by_an_rlm_counting_polls(
-    stack: Stack,
-    before: Any,
-    log_dir: Path,
-    files: PartitionFiles,
-    cluster: AnsweringCluster,
-    caplog: pytest.LogCaptureFixture,
+    polled: Polled, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gone(files, cluster)
-    restarted = polling_rlm(stack, log_dir, cluster)
+    gone(polled.files, polled.cluster)
+    restarted = polling_rlm(polled.stack, polled.cluster)
     poll(restarted)
-    poll_over(before, cluster, CONFIRM_S / 2)
+    poll_over(polled.rlm, polled.cluster, CONFIRM_S / 2)
     poll(restarted)
-    poll_over(before, cluster, CONFIRM_S / 2)
-    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
-    stack.rlmm.undelete_partition(NAME)
-    poll_over(restarted, cluster)
-    assert delete_states(stack) == {NAME: None, OLDER: None}
+    poll_over(polled.rlm, polled.cluster, CONFIRM_S / 2)
+    assert delete_states(polled.stack) == {NAME: MARKED, OLDER: None}
+    polled.stack.rlmm.undelete_partition(NAME)
+    poll_over(restarted, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: None, OLDER: None}
     assert "its cluster in RLMM is none: it is not marked for deletion" in caplog.text
 
 
 def test_a_topic_seen_alive_is_not_marked_if_rlmm_knows_it_as_another_clusters(
-    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+    unpolled: Polled,
 ) -> None:
-    known_as_of("another", stack, NAME)
-    rlm = polling_rlm(stack, log_dir, cluster)
+    known_as_of("another", unpolled.stack, NAME)
+    rlm = unpolled.rlm
     poll(rlm)
     take_turns(rlm)
-    gone(files, cluster)
-    poll_over(rlm, cluster)
-    assert (delete_states(stack), cluster_of(stack, NAME)) == ({NAME: None}, "another")
+    gone(unpolled.files, unpolled.cluster)
+    poll_over(rlm, unpolled.cluster)
+    assert (delete_states(unpolled.stack), cluster_of(unpolled.stack, NAME)) == (
+        {NAME: None},
+        "another",
+    )
     assert rlm.led_partitions() == []
 
 
 def test_while_rlmm_is_away_at_the_start_roles_are_received_and_rlmm_is_asked_again(
-    stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+    polled: Polled,
 ) -> None:
     led = replace(NAME, topic="led", topic_id=uuid4())
-    hourly_log(log_dir, led)
-    cluster.topics[led.topic] = led_by(OURS, led.topic_id)
-    gone(files, cluster)
+    hourly_log(polled.stack.log_dir, led)
+    polled.cluster.topics[led.topic] = led_by(OURS, led.topic_id)
+    gone(polled.files, polled.cluster)
     is_away = True
 
     def partitions(**query: Any) -> Any:
         if is_away:
             raise RetriableRemoteStorageError("RLMM is away")
-        return stack.rlmm.list_partitions(**query)
+        return polled.stack.rlmm.list_partitions(**query)
 
-    rlmm = Changed(stack.rlmm, list_partitions=partitions)
-    restarted = polling_rlm(stack, log_dir, cluster, rlmm)
+    rlmm = Changed(polled.stack.rlmm, list_partitions=partitions)
+    restarted = polling_rlm(polled.stack, polled.cluster, rlmm)
     poll(restarted)
     assert [p.topic_id_partition for p in restarted.led_partitions()] == [led]
-    poll_over(restarted, cluster)
+    poll_over(restarted, polled.cluster)
     is_away = False
     poll(restarted)
-    poll_over(restarted, cluster, CONFIRM_S / 2)
-    assert delete_states(stack)[NAME] is None
-    poll_over(restarted, cluster, CONFIRM_S / 2)
-    assert delete_states(stack)[NAME] is MARKED
+    poll_over(restarted, polled.cluster, CONFIRM_S / 2)
+    assert delete_states(polled.stack)[NAME] is None
+    poll_over(restarted, polled.cluster, CONFIRM_S / 2)
+    assert delete_states(polled.stack)[NAME] is MARKED
 
 
-def test_existing_topic_is_requested_only_once_more(
-    stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster
-) -> None:
+def test_existing_topic_is_requested_only_once_more(polled: Polled) -> None:
     asked: list[set[str]] = []
 
     def view(topics: set[str]) -> ClusterView:
         asked.append(set(topics))
-        return cluster.view(topics)
+        return polled.cluster.view(topics)
 
-    noting: Any = Changed(cluster, view=view)
-    restarted = polling_rlm(stack, log_dir, noting)
+    noting: Any = Changed(polled.cluster, view=view)
+    restarted = polling_rlm(polled.stack, noting)
     for _ in range(4):
         poll(restarted)
     here = {NAME.topic}

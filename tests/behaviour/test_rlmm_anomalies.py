@@ -9,9 +9,9 @@ from sqlalchemy import Engine, text
 from services.api.operations import (
     MAX_ANOMALIES,
     AnomalyQuery,
-    SweepKind,
-    SweepOutcome,
-    SweepRecord,
+    RunCounts,
+    RunKind,
+    ToolRun,
 )
 from services.api.remote_log_metadata_manager import all_anomalies
 from services.rlmm.database import limits
@@ -97,13 +97,9 @@ def test_a_sweep_with_an_outcome_of_a_later_release_does_not_hide_the_others(
     engine: Engine,
 ) -> None:
     rlmm = SqlRemoteLogMetadataManager(engine)
-    here, later = (
-        SweepRecord(SweepKind.REMOVAL, (uuid4().hex,), run_id, SweepOutcome.DONE)
-        for run_id in ("here", "later")
-    )
-    for each in (here, later):
-        rlmm.report_sweep_run(each)
+    for run_id in ("here", "later"):
+        run = ToolRun(RunKind.REMOVAL, run_id, topics=(uuid4().hex,))
+        rlmm.report_tool_run(run, [RunCounts()])
     with engine.begin() as connection:
-        connection.execute(text("UPDATE sweep_runs SET outcome = 'HALTED' WHERE run_id = 'later'"))
-    listed = [each.record for each in rlmm.list_sweep_runs()]
-    assert (here in listed, later.run_id in {each.run_id for each in listed}) == (True, False)
+        connection.execute(text("UPDATE tool_runs SET outcome = 'HALTED' WHERE run_id = 'later'"))
+    assert [each.run_id for each in rlmm.list_tool_runs().runs] == ["here"]

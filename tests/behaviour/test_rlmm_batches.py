@@ -3,27 +3,27 @@
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import is_dataclass, replace
 from threading import Barrier
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, text
 
-from services.api.calls import MutationContext, MutationOutcome
+from services.api.calls import MutationOutcome
 from services.api.errors import (
     CorruptMetadataError,
-    RemoteStorageError,
+    InvalidRequestError,
     RetriableRemoteStorageError,
 )
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
     SegmentUpdate,
     UpdateOutcome,
 )
 from services.api.segment_batches import SegmentAddition
-from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
@@ -31,20 +31,28 @@ from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,
     FINISHED,
-    OTHER_BROKER,
-    add,
     finished,
     revision_of,
     segment,
     update_to,
 )
-from tests.harness.databases import statements_sent, waiting
+from tests.deep.histories.draws import Draw, Draws
+from tests.deep.histories.model import Model
+from tests.deep.histories.operations import (
+    Change,
+    Move,
+    MoveBatch,
+    Operation,
+    SetHold,
+    outcomes_in,
+)
+from tests.deep.histories.space import Space
+from tests.harness.databases import OwnRlmm, statements_sent, waiting
 from tests.harness.eventually import eventually
 
 pytestmark = pytest.mark.deep
 
-SEGMENTS = 40
-ROUNDS = 8
+OPERATIONS = 60
 TABLES = {
     "segments": "segment_id",
     "segment_epochs": "segment_id, leader_epoch",
@@ -56,7 +64,7 @@ TABLES = {
 NOT_COMPARED = {
     *("at", "created_at", "changed_at", "reported_at"),
     *("topic_id", "key", "body_digest"),
-    "transaction_id",
+    *("copy_lease_until", "transaction_id"),
 }
 """Clocks, what is made from the topic's id, and transactions: a batch is one."""
 
@@ -76,134 +84,70 @@ def stored(engine: Engine, tp: TopicIdPartition) -> dict[str, list[dict[str, Any
         }
 
 
-def one_by_one(
-    rlmm: SqlRemoteLogMetadataManager, updates: Sequence[SegmentUpdate]
-) -> list[UpdateOutcome]:
-    outcomes: list[UpdateOutcome] = []
-    for item in updates:
-        try:
-            outcomes.append(rlmm.update_remote_log_segment_metadata(item.update, item.context))
-        except RemoteStorageError as e:
-            outcomes.append(e)
-    return outcomes
+class BatchDraws(Draws):
+    """Draw copies that begin in the first partition, and batches that move them."""
+
+    def _draws(self) -> dict[Draw, float]:
+        return {self._add: 2, self._move_batch: 1}
+
+    def _tp(self) -> int:
+        return 0
+
+    def _any_tp(self) -> int:
+        return 0
 
 
-def comparable(outcomes: Sequence[UpdateOutcome]) -> list[object]:
-    """Return the outcomes without the topic id, which differs in messages."""
-    return [o if isinstance(o, MutationOutcome) else type(o) for o in outcomes]
-
-
-def some_segments(tp: TopicIdPartition, ids: Sequence[UUID]) -> list[RemoteLogSegmentMetadata]:
-    """Return overlapping segments in three leader epochs, of two brokers."""
-    chance = random.Random(1)
-    made = []
-    for id in ids:
-        start = chance.randrange(0, 200)
-        epochs = {0: start} if chance.random() < 0.5 else {0: start, 1: start + 3, 2: start + 7}
-        metadata = segment(
-            tp,
-            start,
-            start + chance.randrange(10, 60),
-            epochs,
-            broker_id=chance.choice([BROKER, OTHER_BROKER]),
-            broker_leader_epoch=chance.choice([None, 3]),
+@pytest.mark.parametrize("is_held", [False, True], ids=["free", "on hold"])
+def test_batch_equals_the_same_single_updates(rlmm: OwnRlmm, is_held: bool) -> None:
+    model, space, apart = Model(), Space.of_two_topics(), 2
+    draws, replies = BatchDraws(random.Random(1), model, space), set[object]()
+    for number in range(OPERATIONS):
+        drawn = draws.next()
+        singles: Sequence[Operation] = [drawn]
+        if isinstance(drawn, MoveBatch):
+            moves = tuple(comparable(move) for move in drawn.moves)
+            singles, drawn = moves, MoveBatch(moves)
+        reply = drawn.reply(rlmm, space)
+        if drawn.reply(model, space) is not InvalidRequestError:
+            singly = [elsewhere(each, apart).reply(rlmm, space) for each in singles]
+            assert outcomes_in(reply) == tuple(singly)
+        if is_held and number == OPERATIONS // 2:
+            for tp, manager in ((0, rlmm), (apart, rlmm), (0, model)):
+                SetHold(tp).answer(manager, space)
+        assert stored(rlmm.engine, space.partitions[0]) == stored(
+            rlmm.engine, space.partitions[apart]
         )
-        made.append(
-            RemoteLogSegmentMetadata(
-                RemoteLogSegmentId(tp, id),
-                *(
-                    getattr(metadata, name)
-                    for name in RemoteLogSegmentMetadata.__dataclass_fields__
-                    if name != "remote_log_segment_id"
-                ),
-            )
-        )
-    return made
+        replies.update(type(each) if is_dataclass(each) else each for each in outcomes_in(reply))
+    assert len(replies) >= 4  # the updates met more than one refusal
 
 
-def some_updates(segments: Sequence[RemoteLogSegmentMetadata], seed: int) -> list[SegmentUpdate]:
-    """Return moves of distinct segments in any order, most but not all of them allowed."""
-    chance = random.Random(seed)
-    states = [FINISHED, DELETE_STARTED, DELETE_FINISHED]
-    return [
-        SegmentUpdate(
-            update_to(
-                metadata,
-                chance.choice(states),
-                broker_id=chance.choice([BROKER, OTHER_BROKER]),
-                custom_metadata=chance.choice([None, None, b"a", b"b"]),
-                event_timestamp_ms=seed,
-            ),
-            MutationContext(
-                request_id=chance.choice([None, f"{seed // 2}-{chance.randrange(30)}"]),
-                reason=chance.choice(["retention.ms", "copy"]),
-                rule_detail=chance.choice([None, "1 < 2"]),
-                plan_id=chance.choice([None, "plan"]),
-                broker_leader_epoch=chance.choice([None, 2, 5]),
-                expected_config_revision=chance.choice([None, None, 0]),
-            ),
-        )
-        for metadata in chance.sample(segments, k=chance.randrange(1, len(segments)))
-    ]
+def elsewhere(operation: Operation, tp: int) -> Operation:
+    assert isinstance(operation, Change)
+    return replace(operation, tp=tp)
 
 
-@pytest.mark.parametrize("config", [{}, {"sediment.hold": "true"}], ids=["free", "on hold"])
-def test_batch_equals_the_same_single_updates(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, config: dict[str, str]
-) -> None:
-    ids = [uuid4() for _ in range(SEGMENTS)]
-    together, apart = (TopicIdPartition(uuid4(), "orders", 0) for _ in range(2))
-    for tp in (together, apart):
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 3)], [], BROKER)
-        for metadata in some_segments(tp, ids):
-            add(rlmm, metadata)
-    seen: set[object] = set()
-    for number in range(ROUNDS):
-        if number == ROUNDS // 2:
-            for tp in (together, apart):
-                rlmm.put_topic_config(tp.topic_id, config)
-        in_batch = some_updates(some_segments(together, ids), number)
-        singly = some_updates(some_segments(apart, ids), number)
-        outcomes = comparable(rlmm.update_remote_log_segment_metadata_batch(in_batch))
-        assert outcomes == comparable(one_by_one(rlmm, singly))
-        assert stored(engine, together) == stored(engine, apart)
-        seen |= {o if isinstance(o, type) else o.__class__ for o in outcomes}
-    assert len(seen) >= 4  # the updates met more than one refusal
-
-
-def test_the_audit_trail_of_batches_has_no_gap(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
-    tp = TopicIdPartition(uuid4(), "orders", 0)
-    segments = [finished(rlmm, tp, start, start) for start in range(20)]
-    for state in (DELETE_STARTED, DELETE_FINISHED):
-        updates = [SegmentUpdate(update_to(metadata, state)) for metadata in segments]
-        rlmm.update_remote_log_segment_metadata_batch([*updates, *missing(tp, 3)])
-    events = stored(engine, tp)["events"]
-    assert [event["revision"] for event in events] == list(range(1, 81))
-    assert {event["call_id"] for event in events} == {"-"}
+def comparable(move: Move) -> Move:
+    """Return the move with a plan, and without a revision, which a batch has only one of."""
+    why = replace(move.why, expected_revision=None, rule_detail="1 < 2", plan_id="plan")
+    return replace(move, why=why)
 
 
 def missing(tp: TopicIdPartition, count: int) -> list[SegmentUpdate]:
     return [SegmentUpdate(update_to(segment(tp, 0, 0), DELETE_STARTED)) for _ in range(count)]
 
 
-def test_partitions_are_changed_in_the_order_of_their_key(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_partitions_are_changed_in_the_order_of_their_key(rlmm: OwnRlmm) -> None:
     topic_id = uuid4()
     tps = [TopicIdPartition(topic_id, "orders", partition) for partition in (3, 0, 2, 1)]
     updates = [SegmentUpdate(update_to(finished(rlmm, tp, 0, 9), DELETE_STARTED)) for tp in tps]
     rlmm.update_remote_log_segment_metadata_batch(updates)
-    with engine.connect() as connection:
+    with rlmm.engine.connect() as connection:
         query = "SELECT partition FROM events WHERE to_state = :state ORDER BY at"
         order = connection.scalars(text(query), {"state": DELETE_STARTED.value}).all()
     assert order == [0, 1, 2, 3]
 
 
-def test_of_the_same_batch_sent_by_several_one_is_applied(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_of_the_same_batch_sent_by_several_one_is_applied(rlmm: OwnRlmm) -> None:
     tp = TopicIdPartition(uuid4(), "orders", 0)
     segments = [finished(rlmm, tp, start, start) for start in range(20)]
     updates = [SegmentUpdate(update_to(metadata, DELETE_STARTED)) for metadata in segments]
@@ -221,7 +165,7 @@ def test_of_the_same_batch_sent_by_several_one_is_applied(
     )
     assert [answer == applied for answer in answers].count(True) == 1
     assert [answer == repeated for answer in answers].count(True) == 3
-    events = stored(engine, tp)["events"][40:]
+    events = stored(rlmm.engine, tp)["events"][40:]
     assert [event["repeat_count"] for event in events] == [3] * 20
 
 
@@ -236,9 +180,7 @@ def test_an_unreachable_database_fails_the_whole_call() -> None:
     engine.dispose()
 
 
-def test_batches_in_opposite_orders_never_wait_for_each_other(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_batches_in_opposite_orders_never_wait_for_each_other(rlmm: OwnRlmm) -> None:
     tps = [TopicIdPartition(uuid4(), "orders", partition) for partition in range(4)]
     rounds, senders = 10, 4
     start = Barrier(senders)
@@ -262,18 +204,18 @@ def test_batches_in_opposite_orders_never_wait_for_each_other(
         True
     }
     assert [len(answer) for answer in answers] == [3 * rounds * len(tps)] * senders
-    assert [len(stored(engine, tp)["events"]) for tp in tps] == [3 * rounds * senders] * len(tps)
-    with engine.connect() as connection:
+    assert [len(stored(rlmm.engine, tp)["events"]) for tp in tps] == [3 * rounds * senders] * len(
+        tps
+    )
+    with rlmm.engine.connect() as connection:
         deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         assert connection.scalar(text(deadlocks)) == 0
 
 
-def test_a_partition_that_the_database_refuses_stops_no_other(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_a_partition_that_the_database_refuses_stops_no_other(rlmm: OwnRlmm) -> None:
     tps = [TopicIdPartition(uuid4(), "orders", partition) for partition in range(3)]
     made = [finished(rlmm, tp, 0, 9) for tp in tps]
-    with engine.begin() as connection:
+    with rlmm.engine.begin() as connection:
         # As if an event had been written without its revision.
         connection.execute(
             text(
@@ -286,12 +228,12 @@ def test_a_partition_that_the_database_refuses_stops_no_other(
     outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
     assert outcomes[0] == outcomes[2] == MutationOutcome(applied=True, revision=3)
     assert type(outcomes[1]) is CorruptMetadataError
-    states = [stored(engine, tp)["segments"][0]["state"] for tp in tps]
+    states = [stored(rlmm.engine, tp)["segments"][0]["state"] for tp in tps]
     assert states == ["DELETE_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"]
 
 
 def test_a_batch_over_many_partitions_takes_few_statements(
-    rlmm: SqlRemoteLogMetadataManager, monkeypatch: pytest.MonkeyPatch
+    rlmm: OwnRlmm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_id = uuid4()
     tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(40)]
@@ -312,7 +254,7 @@ def test_a_batch_over_many_partitions_takes_few_statements(
 
 
 def test_the_leaders_of_many_partitions_take_few_statements(
-    rlmm: SqlRemoteLogMetadataManager, monkeypatch: pytest.MonkeyPatch
+    rlmm: OwnRlmm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_id = uuid4()
     tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(40)]
@@ -330,7 +272,7 @@ def test_the_leaders_of_many_partitions_take_few_statements(
 
 
 def test_a_new_partition_is_not_created_before_the_known_ones_below_it_are_locked(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+    rlmm: OwnRlmm,
 ) -> None:
     topic_id = uuid4()
     known, new = (TopicIdPartition(topic_id, "orders", partition) for partition in range(2))
@@ -340,10 +282,10 @@ def test_a_new_partition_is_not_created_before_the_known_ones_below_it_are_locke
 
     announce(known)
     with ThreadPoolExecutor(1) as pool:
-        with engine.begin() as holder:
+        with rlmm.engine.begin() as holder:
             holder.execute(text("SELECT 1 FROM partitions FOR UPDATE"))
             both = pool.submit(announce, known, new)
-            eventually(lambda: waiting(engine) == 1)
+            eventually(lambda: waiting(rlmm.engine) == 1)
             announce(new)  # It would wait for the other call's new row.
             assert not both.done()
         both.result(timeout=30)

@@ -25,7 +25,7 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
-from tests.harness.databases import waiting
+from tests.harness.databases import OwnRlmm, waiting
 from tests.harness.eventually import PATIENCE_MS, eventually
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
@@ -53,24 +53,20 @@ def is_leased(rlmm: SqlRemoteLogMetadataManager, partition: int = 0) -> bool:
     return listed.copy_leased
 
 
-def test_lease_is_not_renewed_while_the_partition_is_locked(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_lease_is_not_renewed_while_the_partition_is_locked(rlmm: OwnRlmm) -> None:
     """Otherwise a deletion decided by the earlier lease would overtake the response."""
     copy = leased(rlmm, None)
-    with held_up(engine):
+    with held_up(rlmm.engine):
         (outcome,) = rlmm.renew_copy_leases([copy.remote_log_segment_id], MAX_LEASE_MS, BROKER)
         assert type(outcome) is RetriableRemoteStorageError
         assert "orders-0 is locked by another change; retry" in str(outcome)
     assert not is_leased(rlmm)
 
 
-def test_a_partition_that_is_held_up_holds_up_no_other(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_a_partition_that_is_held_up_holds_up_no_other(rlmm: OwnRlmm) -> None:
     """The lock timeout of a session would be a minute here."""
     ids = [leased(rlmm, None, number).remote_log_segment_id for number in range(3)]
-    with held_up(engine, 1):
+    with held_up(rlmm.engine, 1):
         outcomes = rlmm.renew_copy_leases(ids, MAX_LEASE_MS, BROKER)
         # Before the lock is free again.
         assert is_leased(rlmm, 0)
@@ -83,13 +79,11 @@ def test_a_partition_that_is_held_up_holds_up_no_other(
     assert rlmm.renew_copy_leases(ids, MAX_LEASE_MS, BROKER) == [None] * 3
 
 
-def test_all_locks_together_are_waited_for_no_longer_than_the_lease_allows(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_all_locks_together_are_waited_for_no_longer_than_the_lease_allows(rlmm: OwnRlmm) -> None:
     """A call that outlasted the leases would renew none of them."""
     many = range(40)
     ids = [leased(rlmm, None, number).remote_log_segment_id for number in many]
-    with held_up(engine, *many[:-1]):
+    with held_up(rlmm.engine, *many[:-1]):
         began_s = time.monotonic()
         outcomes = rlmm.renew_copy_leases(ids, MIN_LEASE_MS, BROKER)
         took_s = time.monotonic() - began_s
@@ -100,7 +94,7 @@ def test_all_locks_together_are_waited_for_no_longer_than_the_lease_allows(
 
 @pytest.mark.parametrize("in_batch", [False, True], ids=["alone", "in a batch"])
 def test_a_lease_is_judged_at_the_time_at_which_the_lock_is_had(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, in_batch: bool
+    rlmm: OwnRlmm, in_batch: bool
 ) -> None:
     copy = leased(rlmm, MIN_LEASE_MS)
     by_another = update_to(copy, DELETE_STARTED, broker_id=OTHER_BROKER)
@@ -112,9 +106,9 @@ def test_a_lease_is_judged_at_the_time_at_which_the_lock_is_had(
         return outcome
 
     with ThreadPoolExecutor(1) as pool:
-        with held_up(engine):
+        with held_up(rlmm.engine):
             giving_up = pool.submit(give_up)
-            eventually(lambda: waiting(engine) == 1, PATIENCE_MS)
+            eventually(lambda: waiting(rlmm.engine) == 1, PATIENCE_MS)
             # Of both transactions the lease ends before the lock and after the beginning.
             eventually(lambda: not is_leased(rlmm), PATIENCE_MS)
         outcome = giving_up.result()

@@ -6,7 +6,6 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.orm import Session
 
 from services.api.errors import (
     InvalidRequestError,
@@ -91,7 +90,7 @@ def test_a_lock_that_is_not_free_in_time_is_a_timeout(engine: Engine, database_u
 
 
 def test_a_request_that_rlmm_refuses_is_no_error_of_the_database(engine: Engine) -> None:
-    def refuse(_session: Session) -> None:
+    def refuse(_connection: Connection) -> None:
         raise InvalidRequestError("refused")
 
     before = works("change", "ok")
@@ -100,9 +99,7 @@ def test_a_request_that_rlmm_refuses_is_no_error_of_the_database(engine: Engine)
     assert works("change", "ok") == before + 1
 
 
-def test_connections_in_use_are_published_and_a_call_without_one_is_counted(
-    engine: Engine,
-) -> None:
+def test_connections_in_use_are_published_and_a_call_without_one_is_counted(engine: Engine) -> None:
     def state() -> list[float]:
         names = ("in_use", "limit")
         return [published(f"sediment_rlmm_database_connections_{name}") for name in names]

@@ -10,9 +10,9 @@ from psycopg import sql
 from sqlalchemy import Engine
 
 from services.api.errors import RetriableRemoteStorageError
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.db import Transactions
 from services.rlmm.database.engine import Passwords, create_database_engine
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.sediment_command import sediment
 
 ROLE = "rotated"
@@ -39,7 +39,7 @@ class Login:
 
 
 @pytest.fixture
-def login(postgres: EmbeddedPostgres, database_url: str, tmp_path: Path) -> Iterator[Login]:
+def login(postgres: DatabaseServer, database_url: str, tmp_path: Path) -> Iterator[Login]:
     administrator_url = database_url.replace("+psycopg", "")
     made = Login(
         f"postgresql://{ROLE}@{database_url.rpartition('@')[2]}",

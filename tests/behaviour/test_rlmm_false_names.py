@@ -1,6 +1,7 @@
 """An identity that may use some topics gets at no other topic by its id, whatever name it sends."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -14,20 +15,21 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.api.roles import RULES, Role, Topics
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rlmm.servicer import add_to_server
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.request_scope import places_of
 from services.rpc.server.server import Ports
 from tests.contract.rlmm.segments import FINISHED, add, segment
+from tests.harness.databases import OwnRlmm
 from tests.harness.eventually import eventually
 from tests.harness.every_rpc import ID, RPCS, Rpc
+from tests.harness.holds import hold
 from tests.harness.secured import Deployment, spiffe
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 PAYROLL = TopicIdPartition(uuid_from_text(ID, "id"), "payroll", 1)
 ORDERS = TopicIdPartition(UUID(int=77), "orders-1", 0)
-SETTINGS = {"sediment.hold": "true"}
+SETTINGS = {"retention.ms": "1000"}
 OF_RLMM = [rpc for rpc in RPCS if rpc.service == "RemoteLogMetadataManager"]
 BY_NAME = [rpc for rpc in OF_RLMM if RULES[rpc.rule].topics is Topics.NAMED]
 
@@ -37,20 +39,21 @@ def deployment(tmp_path: Path) -> Deployment:
     made = Deployment(tmp_path)
     made.grant(spiffe("narrow"), *Role, topics=["orders-*"])
     made.grant(spiffe("operator"), *Role)
+    made.grant(spiffe("setter"), Role.ADMIN)
+    with made.policy.open("a") as policy:
+        policy.write(f'\n[[grant]]\nidentities = ["{spiffe("setter")}"]\n')
+        policy.write('roles = ["overrider"]\ntopics = ["orders-*"]\n')
     return made
 
 
 @pytest.fixture
-def ports(deployment: Deployment, rlmm: SqlRemoteLogMetadataManager) -> Iterator[Ports]:
+def ports(deployment: Deployment, rlmm: OwnRlmm) -> Iterator[Ports]:
     for tp in (PAYROLL, ORDERS):
         add(rlmm, segment(tp, 0, 9), FINISHED)
         rlmm.put_topic_config(tp.topic_id, SETTINGS)
+        hold(rlmm, tp)
 
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(rlmm)
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
-    with deployment.served(add_to) as ports:
+    with deployment.served(partial(add_to_server, rlmm)) as ports:
         yield ports
 
 
@@ -80,9 +83,7 @@ def answer_to(rpc: Rpc, channel: grpc.Channel, request: Message) -> tuple[grpc.S
     return grpc.StatusCode.OK, b"".join(answers)
 
 
-def test_a_false_name_opens_no_topic(
-    channel: grpc.Channel, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_a_false_name_opens_no_topic(channel: grpc.Channel, rlmm: OwnRlmm) -> None:
     before = everything(rlmm)
     (stored,) = rlmm.list_remote_log_segments(PAYROLL).segments
     stored_id = uuid_to_text(stored.remote_log_segment_id.id).encode()
@@ -101,9 +102,7 @@ def test_a_false_name_opens_no_topic(
                 )
 
 
-def test_the_true_name_is_denied_by_the_policy(
-    channel: grpc.Channel, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_the_true_name_is_denied_by_the_policy(channel: grpc.Channel, rlmm: OwnRlmm) -> None:
     before = everything(rlmm)
     for rpc in BY_NAME:
         code, _ = answer_to(rpc, channel, rpc.message("payroll"))
@@ -112,7 +111,7 @@ def test_the_true_name_is_denied_by_the_policy(
 
 
 def test_one_forbidden_topic_of_a_batch_forbids_the_batch(
-    channel: grpc.Channel, rlmm: SqlRemoteLogMetadataManager
+    channel: grpc.Channel, rlmm: OwnRlmm
 ) -> None:
     before = everything(rlmm)
     for rpc in BY_NAME:
@@ -126,9 +125,7 @@ def test_one_forbidden_topic_of_a_batch_forbids_the_batch(
     assert everything(rlmm) == before
 
 
-def test_a_request_without_a_topic_gets_nothing(
-    channel: grpc.Channel, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_a_request_without_a_topic_gets_nothing(channel: grpc.Channel, rlmm: OwnRlmm) -> None:
     before = everything(rlmm)
     for rpc in BY_NAME:
         code, answer = answer_to(rpc, channel, type(rpc.message(""))())
@@ -137,10 +134,7 @@ def test_a_request_without_a_topic_gets_nothing(
 
 
 def test_settings_are_those_of_the_stored_name(
-    deployment: Deployment,
-    ports: Ports,
-    channel: grpc.Channel,
-    rlmm: SqlRemoteLogMetadataManager,
+    deployment: Deployment, ports: Ports, channel: grpc.Channel, rlmm: OwnRlmm
 ) -> None:
     client = RemoteLogMetadataManagerClient(channel, ports.address)
     assert client.topic_config(ORDERS.topic_id).entries == SETTINGS
@@ -158,6 +152,19 @@ def test_settings_are_those_of_the_stored_name(
         assert operator.put_topic_config(PAYROLL.topic_id, {}).entries == {}
 
 
+def test_the_role_for_a_value_is_needed_on_the_stored_topic(
+    deployment: Deployment, ports: Ports, rlmm: OwnRlmm
+) -> None:
+    with open_channel(ports.address, deployment.client("setter")) as opened:
+        setter = RemoteLogMetadataManagerClient(opened, ports.address)
+        assert setter.put_topic_config(ORDERS.topic_id, {}, now=True).entries == {}
+        refusal = "on the topic of this id: needs one of the roles overrider"
+        with pytest.raises(PermissionDeniedError, match=refusal):
+            setter.put_topic_config(PAYROLL.topic_id, {}, now=True)
+        assert rlmm.topic_config(PAYROLL.topic_id).entries == SETTINGS
+        assert setter.put_topic_config(PAYROLL.topic_id, {}).entries == {}
+
+
 def test_a_filtered_list_has_the_topic_of_the_filter_only(
     ports: Ports, channel: grpc.Channel
 ) -> None:
@@ -170,7 +177,7 @@ def test_a_filtered_list_has_the_topic_of_the_filter_only(
 
 
 def test_the_audit_trail_names_the_identity(
-    ports: Ports, channel: grpc.Channel, rlmm: SqlRemoteLogMetadataManager
+    ports: Ports, channel: grpc.Channel, rlmm: OwnRlmm
 ) -> None:
     client = RemoteLogMetadataManagerClient(channel, ports.address)
     add(client, segment(ORDERS, 10, 19))

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
+import psycopg
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -19,18 +20,19 @@ from services.api.errors import InvalidRequestError, RemoteStorageError, Retriab
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segment_batches import SegmentAddition, SegmentImport
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.database.schema import current_revision, upgrade
 from services.rlmm.database.schema_revision import MIGRATIONS, known_revision
-from services.rlmm.database.tables import Base
+from services.rlmm.database.tables import METADATA
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import segment
 from tests.harness.databases import schema_problems
+from tests.harness.local_servers import DatabaseServer
 
 pytestmark = pytest.mark.deep
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
+FIRST = Path(__file__).parents[1] / "data" / "schemas" / "0001.sql"
 
 CONSTRAINTS = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
@@ -86,27 +88,23 @@ def test_an_unknown_revision_is_not_upgraded(empty_database_url: str, engine: En
         upgrade(empty_database_url)
 
 
-@pytest.mark.deep
-def test_the_migrations_build_the_tables_that_the_code_knows(
-    empty_database_url: str, engine: Engine
+def test_a_database_of_the_first_release_gets_the_schema_of_a_new_one(
+    postgres: DatabaseServer, empty_database_url: str, engine: Engine
 ) -> None:
+    name = f"first_{uuid4().hex}"
+    first_url = postgres.create_database(name)
+    with psycopg.connect(first_url.replace("+psycopg", "")) as connection:
+        connection.execute(FIRST.read_bytes())
+    upgrade(first_url)
     upgrade(empty_database_url)
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
-
-
-def test_the_migrations_build_the_rules_and_indexes_that_the_code_knows(
-    postgres: EmbeddedPostgres, empty_database_url: str, engine: Engine
-) -> None:
-    # Alembic's comparison does not look at CHECK constraints nor at what an index is partial by.
-    upgrade(empty_database_url)
-    name = f"from_tables_{uuid4().hex}"
-    declared = create_database_engine(postgres.create_database(name))
-    Base.metadata.create_all(declared)
-    with engine.connect() as migrated, declared.connect() as created:
-        assert rules(migrated) == rules(created)
-        assert len(rules(migrated)) > 20
-    declared.dispose()
+    assert schema_problems(first_url) == schema_problems(empty_database_url) == []
+    first = create_database_engine(first_url)
+    with engine.connect() as created, first.connect() as upgraded:
+        assert compare_metadata(MigrationContext.configure(created), METADATA) == []
+        # Alembic's comparison does not see CHECK constraints, nor by what an index is partial.
+        assert rules(upgraded) == rules(created)
+        assert len(rules(created)) > 20
+    first.dispose()
     postgres.drop_database(name)
 
 

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from services.local.postgres import EmbeddedPostgres
+from services.api.segment_batches import SegmentScan
 from services.rlmm.database import epoch_index
 from services.rlmm.database.engine import create_database_engine
-from services.rlmm.reads import lookups, watch_reader
-from services.rlmm.reads.listings import PageShape, SegmentQuery, page_statement, page_values
+from services.rlmm.database.limits import Page
+from services.rlmm.operations import verification_ages
+from services.rlmm.reads import listings, lookups, scans, watch_reader
+from services.rlmm.reads.listings import PartitionQuery, SegmentQuery, page_statement
+from tests.contract.rlmm.segments import PARTITION_STARTED
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
 
 SHORT, LONG = 1_000, 200_000
@@ -41,9 +46,7 @@ class Cost:
 
 
 @pytest.fixture(scope="module")
-def histories(
-    postgres: EmbeddedPostgres, migrated_database: str
-) -> Iterator[dict[int, LongHistory]]:
+def histories(postgres: DatabaseServer, migrated_database: str) -> Iterator[dict[int, LongHistory]]:
     """Provide histories of SHORT and LONG segments, each in a database of its own, never
     vacuumed.
     """
@@ -90,11 +93,11 @@ def look_up(history: LongHistory, statement: str, offset: int) -> Cost:
 def list_from(history: LongHistory, min_offset: int, leader_epoch: int | None) -> Cost:
     query = SegmentQuery(history.tp, leader_epoch, (), min_offset)
     engine = create_database_engine(history.database_url)
-    statement = page_statement(PageShape.of(query, None, None))
-    values = page_values(query, None, 10, None)
-    reported = statement.params(values).compile(engine, compile_kwargs={"literal_binds": True})
+    statement, values = page_statement(query, None, Page(query.fingerprint(), 10, None))
     with engine.connect() as connection:
-        cost = explain(connection, str(reported))
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        cost = explain(connection, psycopg.ClientCursor(driver).mogrify(statement, values))
     engine.dispose()
     return cost
 
@@ -174,6 +177,17 @@ OFFSETS: dict[str, Callable[[LongHistory], int]] = {
 }
 
 
+PAGE = Page(PartitionQuery("", (), "").fingerprint(), 100, None)
+ALL_PARTITIONS: dict[str, tuple[str, dict[str, object]]] = {
+    "listing": listings.partition_statement(PartitionQuery("", (), ""), PAGE),
+    "listing of a state": listings.partition_statement(
+        PartitionQuery("", (PARTITION_STARTED,), ""), PAGE
+    ),
+    "scan": (scans._statement(["start_offset"]), scans._parameters(SegmentScan(), scans._START)),
+    "ages": (verification_ages.AGES, {}),
+}
+
+
 def hole_of(history: LongHistory) -> int:
     return history.count // 2 * OFFSETS_PER_SEGMENT
 
@@ -232,9 +246,7 @@ def test_a_list_from_an_offset_on_costs_the_same_in_any_history(
     require_equal_costs(costs, forbidden={"Seq Scan"})
 
 
-def test_dead_index_entries_do_not_slow_a_look_up(
-    histories: dict[int, LongHistory],
-) -> None:
+def test_dead_index_entries_do_not_slow_a_look_up(histories: dict[int, LongHistory]) -> None:
     short, long = histories[SHORT], histories[LONG]
     for history in (short, long):
         history.execute(
@@ -284,6 +296,35 @@ def test_the_next_transaction_index_costs_the_same_if_each_segment_has_one(
         ]
         # The index of the long history has one more level; a search descends once for each class.
         require_equal_costs(costs, {"Seq Scan"}, more_buffers=MAX_MORE_BUFFERS + CLASSES)
+
+
+REMOVED = """
+    WITH made AS (
+        INSERT INTO topics (topic_id, name)
+        SELECT gen_random_uuid(), 'old' FROM generate_series(1, %(count)s) RETURNING topic_id)
+    INSERT INTO partitions (topic_id, partition, revision, delete_state)
+    SELECT topic_id, 0, 4, 'DELETE_PARTITION_FINISHED' FROM made"""
+
+
+@pytest.mark.parametrize("kind", ["listing", "listing of a state", "scan", "ages"])
+def test_reads_of_all_partitions_do_not_depend_on_how_many_were_removed(
+    any_statistics: dict[int, LongHistory], kind: str
+) -> None:
+    costs = []
+    for removed in (10, 20_000):
+        engine = create_database_engine(any_statistics[SHORT].database_url)
+        with engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            connection.exec_driver_sql(REMOVED, {"count": removed})
+            statement = (
+                psycopg.ClientCursor(driver).mogrify(*ALL_PARTITIONS[kind]).replace("%", "%%")
+            )
+            costs.append(explain(connection, statement))
+            connection.rollback()
+        engine.dispose()
+    # What is sorted or read in bulk is what the living partitions have.
+    require_equal_costs(costs, forbidden=set())
 
 
 def test_a_read_of_changes_does_not_depend_on_the_audit_trail(

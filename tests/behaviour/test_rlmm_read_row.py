@@ -110,7 +110,7 @@ READS: dict[str, Callable[[Transactions], int]] = {
         lambda connection: len(connection.execute(text("SELECT * FROM changing")).one())
     ),
     "in a change": lambda transactions: transactions.change(
-        lambda session: len(run(session.connection(), "SELECT * FROM changing", []).fetchone())  # type: ignore[arg-type]  # there is a row
+        lambda connection: len(run(connection, "SELECT * FROM changing", []).fetchone())  # type: ignore[arg-type]  # there is a row
     ),
 }
 TIMES = 8

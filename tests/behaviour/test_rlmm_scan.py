@@ -19,7 +19,7 @@ from services.rlmm.reads.scans import BATCH_BYTES, MEMORY_BYTES, PARTITIONS_PER_
 from tests.contract.rlmm.scans import rows_of
 from tests.contract.rlmm.segments import BROKER, DELETE_STARTED
 from tests.contract.test_rlmm_over_grpc import client_over
-from tests.harness.databases import COUNT_SEGMENTS
+from tests.harness.databases import COUNT_SEGMENTS, OwnRlmm
 from tests.harness.eventually import PATIENT, eventually
 
 TOPIC_ID = UUID("00000000-0000-4000-8000-000000000001")
@@ -79,11 +79,9 @@ def starts_of(batches: list[SegmentBatch]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.deep
-def test_a_large_partition_comes_whole_and_in_order_in_bounded_batches(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_a_large_partition_comes_whole_and_in_order_in_bounded_batches(rlmm: OwnRlmm) -> None:
     count = 90_000
-    insert(engine, segments=count)
+    insert(rlmm.engine, segments=count)
     batches = list(rlmm.scan_remote_log_segments(SegmentScan()))
     sizes = [len(batch.arrow_ipc) for batch in batches]
     assert sum(sizes) > MEMORY_BYTES  # some of it waited in a file
@@ -113,12 +111,10 @@ def test_segments_with_much_to_say_fit_into_messages(
     assert rows[3]["custom_metadata"] == bytes(custom_metadata_bytes)
 
 
-def test_more_partitions_than_a_statement_reads_are_all_seen(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_more_partitions_than_a_statement_reads_are_all_seen(rlmm: OwnRlmm) -> None:
     partitions = 2 * PARTITIONS_PER_STATEMENT + 1
-    insert(engine, partitions=partitions, segments=1)
-    with engine.begin() as connection:  # a whole statement's partitions without any segment
+    insert(rlmm.engine, partitions=partitions, segments=1)
+    with rlmm.engine.begin() as connection:  # a whole statement's partitions without any segment
         connection.execute(text("DELETE FROM segments WHERE partition BETWEEN 1 AND 1500"))
         connection.execute(text(COUNT_SEGMENTS))
     seen = starts_of(list(rlmm.scan_remote_log_segments(SegmentScan())))
@@ -126,14 +122,12 @@ def test_more_partitions_than_a_statement_reads_are_all_seen(
 
 
 @pytest.mark.deep
-def test_nothing_of_the_database_is_held_while_the_caller_has_a_batch(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
-    insert(engine, partitions=4, segments=10_000)
+def test_nothing_of_the_database_is_held_while_the_caller_has_a_batch(rlmm: OwnRlmm) -> None:
+    insert(rlmm.engine, partitions=4, segments=10_000)
     scans = [rlmm.scan_remote_log_segments(SegmentScan()) for _ in range(2 * POOL_SIZE)]
     for scan in scans:
         assert next(scan).rows > 0
-    with engine.connect() as connection:
+    with rlmm.engine.connect() as connection:
         held = text(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'rlmm' "
             "AND pid <> pg_backend_pid() AND state <> 'idle'"
@@ -161,14 +155,12 @@ def test_a_caller_that_leaves_ends_the_scan(database_url: str, engine: Engine) -
 
 
 @pytest.mark.deep
-def test_a_partition_that_changes_during_a_scan_is_seen_before_or_after(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_a_partition_that_changes_during_a_scan_is_seen_before_or_after(rlmm: OwnRlmm) -> None:
     count = 40_000  # more than one group
-    insert(engine, partitions=2, segments=count)
+    insert(rlmm.engine, partitions=2, segments=count)
     scan = rlmm.scan_remote_log_segments(SegmentScan())
     batches = [next(scan)]
-    marked = [mark_first_segment(engine, rlmm, partition) for partition in (0, 1)]
+    marked = [mark_first_segment(rlmm, partition) for partition in (0, 1)]
     assert marked == [8, 8]
     batches += scan
     rows = [row for batch in batches for row in rows_of(batch)]
@@ -183,8 +175,8 @@ def test_a_partition_that_changes_during_a_scan_is_seen_before_or_after(
     assert len({batch.began_at_ms for batch in batches}) == 1
 
 
-def mark_first_segment(engine: Engine, rlmm: SqlRemoteLogMetadataManager, partition: int) -> int:
-    with engine.connect() as connection:
+def mark_first_segment(rlmm: OwnRlmm, partition: int) -> int:
+    with rlmm.engine.connect() as connection:
         query = "SELECT segment_id FROM segments WHERE partition = :p ORDER BY start_offset LIMIT 1"
         segment_id = connection.scalar(text(query), {"p": partition})
     tp = TopicIdPartition(TOPIC_ID, "orders", partition)
@@ -209,15 +201,13 @@ def test_a_scan_that_the_database_cannot_serve_is_retriable(
     slow.dispose()
 
 
-def test_scan_with_a_lost_connection_is_retriable_and_the_next_works(
-    engine: Engine, database_url: str, rlmm: SqlRemoteLogMetadataManager
-) -> None:
-    insert(engine, segments=1)
+def test_scan_with_a_lost_connection_is_retriable_and_the_next_works(rlmm: OwnRlmm) -> None:
+    insert(rlmm.engine, segments=1)
     ended = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    others = create_database_engine(database_url, PATIENT)
+    others = create_database_engine(rlmm.database_url, PATIENT)
 
     def end_who_waits() -> bool:
         with others.connect() as connection:
@@ -233,6 +223,6 @@ def test_scan_with_a_lost_connection_is_retriable_and_the_next_works(
     others.dispose()
 
 
-def test_a_topic_name_that_cannot_be_stored_is_refused(rlmm: SqlRemoteLogMetadataManager) -> None:
+def test_a_topic_name_that_cannot_be_stored_is_refused(rlmm: OwnRlmm) -> None:
     with pytest.raises(InvalidRequestError, match=r"^topic: must not contain NUL"):
         list(rlmm.scan_remote_log_segments(SegmentScan(topic="orders\0")))

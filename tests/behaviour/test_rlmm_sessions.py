@@ -12,13 +12,14 @@ from services.api.calls import MutationContext
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.db import Transactions
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.database.schema import check_schema, upgrade
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import segment
+from tests.harness.databases import OwnRlmm
 from tests.harness.eventually import PATIENT
+from tests.harness.local_servers import DatabaseServer
 
 CONNECTIONS = 3
 REASON = "façade ☕ 東京"
@@ -32,11 +33,6 @@ def engine(database_url: str) -> Iterator[Engine]:
     engine = create_database_engine(database_url, replace(PATIENT, pool_size=CONNECTIONS))
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 def in_each_session(engine: Engine, statement: str) -> set[int]:
@@ -72,12 +68,10 @@ def default(database_url: str, setting: str) -> None:
         "statement_timeout = '1h'",
     ],
 )
-def test_defaults_of_a_database_or_role_do_not_matter(
-    database_url: str, rlmm: SqlRemoteLogMetadataManager, engine: Engine, setting: str
-) -> None:
-    default(database_url, setting)
+def test_defaults_of_a_database_or_role_do_not_matter(rlmm: OwnRlmm, setting: str) -> None:
+    default(rlmm.database_url, setting)
     of_this_server = {"setting fsync", "setting full_page_writes"}
-    assert {each.what for each in check_schema(database_url)} <= of_this_server
+    assert {each.what for each in check_schema(rlmm.database_url)} <= of_this_server
     rlmm.check()
     made = segment(TP, 0, 9)
     rlmm.add_remote_log_segment_metadata(made, MutationContext(reason=REASON))
@@ -85,14 +79,14 @@ def test_defaults_of_a_database_or_role_do_not_matter(
     assert event.reason == REASON
     [stored] = rlmm.list_remote_log_segments(TP).segments
     assert stored == replace(made, event_timestamp_ms=stored.event_timestamp_ms)
-    with engine.connect() as connection:
+    with rlmm.engine.connect() as connection:
         for name, value in (("statement_timeout", "1min"), ("synchronous_commit", "on")):
             assert connection.execute(text(f"SHOW {name}")).scalar_one() == value
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_a_database_that_cannot_hold_utf_8_is_refused(
-    postgres: EmbeddedPostgres, encoding: str
+    postgres: DatabaseServer, encoding: str
 ) -> None:
     name = f"test_{uuid4().hex}"
     with psycopg.connect(
@@ -125,27 +119,23 @@ def test_a_read_only_database_is_refused(database_url: str, engine: Engine) -> N
 
 
 @pytest.mark.parametrize("by", ["a change", "a check"])
-def test_sessions_that_turned_read_only_are_left(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, by: str
-) -> None:
+def test_sessions_that_turned_read_only_are_left(rlmm: OwnRlmm, by: str) -> None:
     """As those of a primary that another server has replaced, and that stays up."""
     rlmm.check()
-    before = in_each_session(engine, "SET default_transaction_read_only = on")
+    before = in_each_session(rlmm.engine, "SET default_transaction_read_only = on")
     if by == "a change":
         assert rlmm.add_remote_log_segment_metadata(segment(TP, 0, 9)).applied
     else:
         rlmm.check()
-    after = in_each_session(engine, "SELECT 1")
+    after = in_each_session(rlmm.engine, "SELECT 1")
     assert before.isdisjoint(after)
 
 
 @pytest.mark.parametrize("loss", ["RESET ALL", "SET timezone = 'Asia/Tokyo'"])
-def test_sessions_that_lost_what_was_set_are_left(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, loss: str
-) -> None:
-    before = in_each_session(engine, loss)
+def test_sessions_that_lost_what_was_set_are_left(rlmm: OwnRlmm, loss: str) -> None:
+    before = in_each_session(rlmm.engine, loss)
     rlmm.check()
-    assert before.isdisjoint(in_each_session(engine, "SELECT 1"))
+    assert before.isdisjoint(in_each_session(rlmm.engine, "SELECT 1"))
 
 
 def test_a_connection_that_was_borrowed_when_its_pool_was_discarded_is_closed(
@@ -175,7 +165,7 @@ def test_an_error_that_condemns_a_session_discards_all_of_them(
     before = in_each_session(engine, "SELECT 1")
     fail = f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{sqlstate}'; END $$"
     works: dict[str, Callable[[], object]] = {
-        "change": lambda: transactions.change(lambda session: session.execute(text(fail))),
+        "change": lambda: transactions.change(lambda connection: connection.execute(text(fail))),
         "read": lambda: transactions.read(lambda connection: connection.execute(text(fail))),
         "look-up": lambda: transactions.read_row(fail, {}),
         "scan": lambda: transactions.read_in_transaction(lambda c: c.execute(text(fail))),

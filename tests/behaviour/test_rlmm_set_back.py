@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.watches import WatchedPartition
-from services.local.postgres import EmbeddedPostgres
 from services.rlm.revisions import Revisions
 from services.rlm.tier_state import TierState
 from services.rlmm.database.engine import create_database_engine
@@ -19,24 +19,16 @@ from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.rlmm.segments import finished, move, revision_of
 from tests.harness.eventually import PATIENT, eventually
+from tests.harness.local_servers import DatabaseServer
+from tests.harness.wrapper import Wrapper
 
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 TP = TopicIdPartition(uuid4(), "orders", 0)
 
 
-class Moved:
-    """An address that leads to one RLMM, then to another."""
-
-    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self.rlmm = rlmm
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.rlmm, name)
-
-
 @pytest.fixture
-def copied(postgres: EmbeddedPostgres) -> Iterator[Callable[[str], str]]:
+def copied(postgres: DatabaseServer) -> Iterator[Callable[[str], str]]:
     """Provide a function that copies a database without sessions; the copy is its backup."""
     made = []
 
@@ -102,9 +94,9 @@ def test_rlm_lists_again_though_the_revision_is_the_same(
     settings = RsmSettings(backend="filesystem", directory=tmp_path)
     with on(database_url) as before, on(restored) as after, closing(build_manager(settings)) as rsm:
         finished(before, TP, 10, 19)
-        address = Moved(before)
-        revisions = Revisions(address, 60.0)  # type: ignore[arg-type]  # it leads to one
-        state = TierState(rsm, address, TP, revisions)  # type: ignore[arg-type]
+        address: Any = Wrapper(before)
+        revisions = Revisions(address, 60.0)
+        state = TierState(rsm, address, TP, revisions)
         revisions.start()
         revisions.follow([TP])
         seen = state.refresh()
@@ -112,7 +104,7 @@ def test_rlm_lists_again_though_the_revision_is_the_same(
 
         move(after, only, DELETING, DELETED)
         assert revision_of(after, TP) == seen.revision
-        address.rlmm = after
+        address.real = after
         before.end_watches()
 
         def is_informed() -> bool:

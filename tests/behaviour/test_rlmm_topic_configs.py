@@ -1,11 +1,9 @@
 """Test a topic's settings against concurrent changes: after a put, the new settings apply."""
 
 from concurrent.futures import ThreadPoolExecutor
-from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
+from sqlalchemy import text
 
 from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
 from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
@@ -13,103 +11,67 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentUpdate
 from services.api.topic_config import StoredTopicConfig
 from services.rlmm.changes import topic_configs
-from services.rlmm.changes.batch import Asked
+from services.rlmm.changes.batch import Requested
 from services.rlmm.changes.segment_changes import apply_unlocked
-from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,
-    MARKED,
-    PARTITION_STARTED,
     finished,
     id_at,
     id_of,
     move,
-    put_deletion,
     segment,
     update_to,
 )
-from tests.harness.databases import waiting
+from tests.harness.databases import OwnRlmm, waiting
 from tests.harness.eventually import eventually
 
-HOLD = {"sediment.hold": "true"}
+OWNED = {"sediment.retention.owner": "sweep"}
 
 
-@pytest.fixture
-def tps(rlmm: SqlRemoteLogMetadataManager) -> list[TopicIdPartition]:
-    topic_id = uuid4()
-    tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(3)]
-    rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 1) for tp in tps], [], BROKER)
-    return tps
-
-
-def test_a_put_waits_for_a_mark_of_any_partition_and_refuses_the_next(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    for tp in tps:
+def test_a_put_waits_for_a_mark_of_any_partition_and_refuses_the_next(rlmm: OwnRlmm) -> None:
+    for tp in rlmm.tps:
         under_way, next_one = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)
         rlmm.put_topic_config(tp.topic_id, {})
         with ThreadPoolExecutor(1) as pool:
-            with Session(engine) as session, session.begin():
-                mark = Asked(SegmentUpdate(update_to(under_way, DELETE_STARTED)))
-                [outcome] = apply_unlocked(session, {0: mark}).values()
+            with rlmm.engine.begin() as connection:
+                mark = Requested(SegmentUpdate(update_to(under_way, DELETE_STARTED)))
+                [outcome] = apply_unlocked(connection, {0: mark}).values()
                 assert isinstance(outcome, MutationOutcome)
-                put = pool.submit(rlmm.put_topic_config, tp.topic_id, HOLD)
-                eventually(lambda: waiting(engine) == 1)
+                put = pool.submit(rlmm.put_topic_config, tp.topic_id, OWNED)
+                eventually(lambda: waiting(rlmm.engine) == 1)
                 assert not put.done()
-            assert put.result(timeout=30).entries == HOLD
+            assert put.result(timeout=30).entries == OWNED
         assert id_at(rlmm, tp, 0, 5) is None
         with pytest.raises(DeletionRefusedError):
             move(rlmm, next_one, DELETE_STARTED)
         assert id_at(rlmm, tp, 0, 15) == id_of(next_one)
 
 
-def test_a_mark_that_waited_for_a_put_is_judged_by_the_new_settings(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    only = finished(rlmm, tps[1], 0, 9)
+def test_a_mark_that_waited_for_a_put_is_judged_by_the_new_settings(rlmm: OwnRlmm) -> None:
+    only = finished(rlmm, rlmm.tps[1], 0, 9)
     with ThreadPoolExecutor(1) as pool:
-        with Session(engine) as session, session.begin():
-            topic_configs.put(session, tps[1].topic_id, HOLD, None, NO_CONTEXT)
-            session.flush()
+        with rlmm.engine.begin() as connection:
+            topic_configs.put(connection, rlmm.tps[1].topic_id, OWNED, None, NO_CONTEXT, False)
             mark = pool.submit(move, rlmm, only, DELETE_STARTED)
-            eventually(lambda: waiting(engine) == 1)
+            eventually(lambda: waiting(rlmm.engine) == 1)
         with pytest.raises(DeletionRefusedError):
             mark.result(timeout=30)
 
 
-def test_the_start_of_a_partitions_deletion_is_judged_by_the_new_settings(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    put_deletion(rlmm, tps[1], MARKED)
+def test_a_new_partition_waits_for_the_new_settings(rlmm: OwnRlmm) -> None:
+    new = TopicIdPartition(rlmm.tps[0].topic_id, "orders", 9)
     with ThreadPoolExecutor(1) as pool:
-        with Session(engine) as session, session.begin():
-            topic_configs.put(session, tps[1].topic_id, HOLD, None, NO_CONTEXT)
-            session.flush()
-            start = pool.submit(put_deletion, rlmm, tps[1], PARTITION_STARTED)
-            eventually(lambda: waiting(engine) == 1)
-        with pytest.raises(DeletionRefusedError):
-            start.result(timeout=30)
-
-
-def test_a_new_partition_waits_for_the_new_settings(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    new = TopicIdPartition(tps[0].topic_id, "orders", 9)
-    with ThreadPoolExecutor(1) as pool:
-        with Session(engine) as session, session.begin():
-            topic_configs.put(session, new.topic_id, HOLD, None, NO_CONTEXT)
-            session.flush()
+        with rlmm.engine.begin() as connection:
+            topic_configs.put(connection, new.topic_id, OWNED, None, NO_CONTEXT, False)
             add = pool.submit(rlmm.add_remote_log_segment_metadata, segment(new, 0, 9))
-            eventually(lambda: waiting(engine) == 1)
+            eventually(lambda: waiting(rlmm.engine) == 1)
             assert not add.done()
         assert add.result(timeout=30).applied
 
 
-def test_settings_change_while_partitions_of_the_topic_are_announced(
-    rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    topic_id = tps[0].topic_id
+def test_settings_change_while_partitions_of_the_topic_are_announced(rlmm: OwnRlmm) -> None:
+    topic_id = rlmm.tps[0].topic_id
 
     def announce(round_number: int) -> None:
         # Known and new partitions in turn: both kinds of lock in one transaction.
@@ -130,10 +92,8 @@ def test_settings_change_while_partitions_of_the_topic_are_announced(
     assert rlmm.topic_config(topic_id).revision == 8
 
 
-def test_of_two_puts_that_expect_the_same_revision_one_is_refused(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    topic_id = tps[0].topic_id
+def test_of_two_puts_that_expect_the_same_revision_one_is_refused(rlmm: OwnRlmm) -> None:
+    topic_id = rlmm.tps[0].topic_id
 
     def put(retention_ms: str) -> StoredTopicConfig | ConcurrentUpdateError:
         try:
@@ -142,29 +102,27 @@ def test_of_two_puts_that_expect_the_same_revision_one_is_refused(
             return e
 
     with ThreadPoolExecutor(2) as pool:
-        with engine.begin() as holder:
+        with rlmm.engine.begin() as holder:
             holder.execute(text("SELECT 1 FROM topics FOR UPDATE"))
             futures = [pool.submit(put, retention_ms) for retention_ms in ("1", "2")]
-            eventually(lambda: waiting(engine) == 2)
+            eventually(lambda: waiting(rlmm.engine) == 2)
         results = [future.result(timeout=30) for future in futures]
     [stored] = [each for each in results if isinstance(each, StoredTopicConfig)]
     assert rlmm.topic_config(topic_id) == stored
     assert stored.revision == 1
 
 
-def test_each_version_is_kept_with_its_actor_and_reason(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    topic_id = tps[0].topic_id
+def test_each_version_is_kept_with_its_actor_and_reason(rlmm: OwnRlmm) -> None:
+    topic_id = rlmm.tps[0].topic_id
     with serving(Call(actor="operator", request_id="call-1")):
-        rlmm.put_topic_config(topic_id, HOLD, context=MutationContext(reason="case 17"))
-        rlmm.put_topic_config(topic_id, HOLD, context=MutationContext(reason="again"))
+        rlmm.put_topic_config(topic_id, OWNED, context=MutationContext(reason="case 17"))
+        rlmm.put_topic_config(topic_id, OWNED, context=MutationContext(reason="again"))
     with serving(Call(actor="another", request_id="call-2")):
         rlmm.put_topic_config(topic_id, {})
-    with engine.connect() as connection:
+    with rlmm.engine.connect() as connection:
         rows = connection.execute(text("SELECT * FROM topic_config_events ORDER BY revision")).all()
     assert [(each.topic_id, each.revision, each.config) for each in rows] == [
-        (topic_id, 1, HOLD),
+        (topic_id, 1, OWNED),
         (topic_id, 2, {}),
     ]
     assert [(each.actor, each.call_id, each.reason) for each in rows] == [

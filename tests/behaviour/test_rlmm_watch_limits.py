@@ -4,11 +4,11 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-import grpc
 import pytest
 from prometheus_client import REGISTRY
 from pydantic import SecretStr
@@ -24,17 +24,17 @@ from services.api.roles import Role
 from services.api.watches import WatchedPartition, WatchUpdate
 from services.rlmm.database.shares import AGE_SPREAD, WatchLimits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rlmm.servicer import RemoteLogMetadataManagerServicer, add_to_server
 from services.rlmm.settings import RlmmSettings
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.converters import shared
 from services.rpc.converters.partitions import watched_to_proto
 from tests.contract.rlmm.segments import finished
+from tests.harness.databases import OwnRlmm
 from tests.harness.eventually import eventually
 from tests.harness.secured import Deployment, spiffe
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 METHOD = "/tieredstorage.v1.RemoteLogMetadataManager/WatchPartitions"
 MOST_BYTES = 512
@@ -57,11 +57,7 @@ def serving(deployment: Deployment, engine: Engine, limits: WatchLimits) -> Iter
     """Serve RLMM over TLS; yield a function that opens a client of an identity."""
     rlmm = SqlRemoteLogMetadataManager(engine, watch_limits=limits)
 
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(rlmm)
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
-    with deployment.served(add_to) as ports, ExitStack() as cleanup:
+    with deployment.served(partial(add_to_server, rlmm)) as ports, ExitStack() as cleanup:
         cleanup.callback(rlmm.end_watches)
 
         def client(name: str) -> Client:
@@ -183,9 +179,7 @@ def test_a_watch_ends_when_the_policy_takes_its_topic_away(
 
 
 @pytest.mark.deep
-def test_a_watched_partition_takes_little_memory(
-    rlmm: SqlRemoteLogMetadataManager,
-) -> None:
+def test_a_watched_partition_takes_little_memory(rlmm: OwnRlmm) -> None:
     """Each partition is of a topic of its own with a name of 100 characters."""
     many = 1_000
     servicer = RemoteLogMetadataManagerServicer(rlmm)

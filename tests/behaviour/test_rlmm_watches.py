@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import islice
 from uuid import UUID, uuid4
 
-import grpc
 import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import Connection, Engine, text
@@ -24,13 +24,13 @@ from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.reads import watch_reader
 from services.rlmm.reads.watch_reader import MAX_PENDING, Reader, Snapshot, Watch, read_changes
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rlmm.servicer import add_to_server
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.server import Service, start_grpc
 from tests.contract.rlmm.segments import add, finished, revision_of, segment
+from tests.harness.databases import OwnRlmm
 from tests.harness.eventually import PATIENT, eventually
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 NAME = "tieredstorage.v1.RemoteLogMetadataManager"
 MANY = 50
@@ -68,9 +68,7 @@ def test_a_watch_that_is_added_to_a_reader_that_has_failed_ends(engine: Engine) 
 
 
 def test_a_change_by_one_rlmm_is_soon_seen_by_a_watch_at_another(
-    rlmm: SqlRemoteLogMetadataManager,
-    other_rlmm: SqlRemoteLogMetadataManager,
-    tp: TopicIdPartition,
+    rlmm: OwnRlmm, other_rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
 ) -> None:
     times_s = []
     with watching(other_rlmm, tp) as updates:
@@ -84,7 +82,7 @@ def test_a_change_by_one_rlmm_is_soon_seen_by_a_watch_at_another(
 
 
 def test_a_watch_sees_changes_of_its_own_rlmm_without_the_pause_between_reads(
-    rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition, monkeypatch: pytest.MonkeyPatch
+    rlmm: OwnRlmm, tp: TopicIdPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_reader, "READ_INTERVAL_S", 600.0)
     with watching(rlmm, tp) as updates:
@@ -95,9 +93,9 @@ def test_a_watch_sees_changes_of_its_own_rlmm_without_the_pause_between_reads(
 
 
 def test_a_heartbeat_stands_still_while_the_changes_cannot_be_read(
-    rlmm: SqlRemoteLogMetadataManager, engine: Engine, tp: TopicIdPartition
+    rlmm: OwnRlmm, tp: TopicIdPartition
 ) -> None:
-    with watching(rlmm, tp) as updates, engine.connect() as connection:
+    with watching(rlmm, tp) as updates, rlmm.engine.connect() as connection:
         live = next(updates)
         # Readers wait for this lock.
         connection.execute(text("LOCK TABLE events IN ACCESS EXCLUSIVE MODE"))
@@ -109,11 +107,15 @@ def test_a_heartbeat_stands_still_while_the_changes_cannot_be_read(
 
 
 def test_changes_commit_in_another_order_than_they_began(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    rlmm: OwnRlmm, tp: TopicIdPartition
 ) -> None:
     tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(3)]
     rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 1) for tp in tps], [], 1)
-    with reading(engine) as read, engine.connect() as early, engine.connect() as late:
+    with (
+        reading(rlmm.engine) as read,
+        rlmm.engine.connect() as early,
+        rlmm.engine.connect() as late,
+    ):
         read()
         write_event(early, tps[0])
         write_event(late, tps[1])
@@ -171,33 +173,31 @@ def test_the_snapshot_of_another_server_is_refused(engine: Engine, seen: Snapsho
 
 
 def test_transaction_ids_of_a_restored_database_are_not_read(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    rlmm: OwnRlmm, tp: TopicIdPartition
 ) -> None:
     add(rlmm, segment(tp, 0, 9))
-    with engine.begin() as connection:
+    with rlmm.engine.begin() as connection:
         connection.execute(text(f"UPDATE events SET transaction_id = {2**40}"))
-    with reading(engine) as read:
+    with reading(rlmm.engine) as read:
         assert read() == []
         add(rlmm, segment(tp, 10, 19))
         assert read() == [(0, 2)]
 
 
-def test_lost_events_change_everything(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
+def test_lost_events_change_everything(rlmm: OwnRlmm, tp: TopicIdPartition) -> None:
     finished(rlmm, tp, 0, 9)
     finished(rlmm, tp, 10, 19)
-    with engine.begin() as connection:
+    with rlmm.engine.begin() as connection:
         connection.execute(text("DELETE FROM events WHERE revision = 2"))
     with closing(rlmm.watch_partitions([WatchedPartition(tp, 1)])) as updates:
         assert next(updates).partitions == (PartitionUpdate(0, 4, everything=True),)
 
 
 def test_a_watch_ends_by_name_when_its_reader_loses_the_database(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    rlmm: OwnRlmm, tp: TopicIdPartition
 ) -> None:
     with watching(rlmm, tp) as updates:
-        end_reader(engine)
+        end_reader(rlmm.engine)
         with pytest.raises(RetriableRemoteStorageError, match=r"changes cannot be read.*watch"):
             list(updates)
     finished(rlmm, tp, 0, 9)
@@ -218,7 +218,7 @@ def end_reader(engine: Engine) -> None:
 
 
 def test_a_watcher_that_is_too_slow_is_ended_and_resumes(
-    rlmm: SqlRemoteLogMetadataManager,
+    rlmm: OwnRlmm,
     other_rlmm: SqlRemoteLogMetadataManager,
     tp: TopicIdPartition,
     monkeypatch: pytest.MonkeyPatch,
@@ -238,13 +238,11 @@ def test_a_watcher_that_is_too_slow_is_ended_and_resumes(
         assert next(updates).partitions == (PartitionUpdate(0, 30),)
 
 
-def test_the_reader_runs_only_while_there_are_watches(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
+def test_the_reader_runs_only_while_there_are_watches(rlmm: OwnRlmm, tp: TopicIdPartition) -> None:
     for _ in range(2):
         with watching(rlmm, tp), watching(rlmm, tp):
-            assert readers(engine) == 1
-        eventually(lambda: readers(engine) == 0)
+            assert readers(rlmm.engine) == 1
+        eventually(lambda: readers(rlmm.engine) == 0)
 
 
 def readers(engine: Engine) -> int:
@@ -262,15 +260,11 @@ class Served:
     """RLMM over gRPC as its process serves it, with few threads for other calls."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        def add_to(server: grpc.Server) -> None:
-            servicer = RemoteLogMetadataManagerServicer(rlmm)
-            pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
         self._cleanup = ExitStack()
         service = Service(
             "rlmm",
             NAME,
-            add_to,
+            partial(add_to_server, rlmm),
             check=lambda: None,
             close=lambda: None,
             watch_methods=[f"/{NAME}/WatchPartitions"],
@@ -286,7 +280,7 @@ class Served:
 
 
 @pytest.fixture
-def served(rlmm: SqlRemoteLogMetadataManager) -> Iterator[Served]:
+def served(rlmm: OwnRlmm) -> Iterator[Served]:
     made = Served(rlmm)
     yield made
     made.stop()
@@ -335,9 +329,7 @@ def test_fifty_watches_take_no_thread_from_other_calls(
 
 @pytest.mark.deep
 def test_fifty_watches_get_each_change_of_eight_writers_once(
-    rlmm: SqlRemoteLogMetadataManager,
-    client: RemoteLogMetadataManagerClient,
-    tp: TopicIdPartition,
+    rlmm: OwnRlmm, client: RemoteLogMetadataManagerClient, tp: TopicIdPartition
 ) -> None:
     tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(WRITERS)]
 
@@ -384,9 +376,7 @@ def test_watches_do_not_delay_a_drain(
             list(updates)
 
 
-def test_a_partition_that_becomes_known_is_watched(
-    client: RemoteLogMetadataManagerClient,
-) -> None:
+def test_a_partition_that_becomes_known_is_watched(client: RemoteLogMetadataManagerClient) -> None:
     tp = TopicIdPartition(UUID(int=uuid4().int), "new", 0)
     with closing(client.watch_partitions([WatchedPartition(tp)])) as updates:
         assert next(updates).partitions == (PartitionUpdate(0, 0),)

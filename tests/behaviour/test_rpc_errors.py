@@ -77,12 +77,15 @@ class Failing:
         raise self.error
 
     def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, *, as_stored: bool = False
     ) -> Iterator[bytes]:
         raise self.error
 
     @property
     def objects(self) -> SegmentObjects:
+        raise self.error
+
+    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
         raise self.error
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -165,9 +168,7 @@ def test_a_caller_that_leaves_before_it_said_anything_is_no_error_of_ours(
 
     class Servicer(RemoteStorageManagerServicer):
         def CopyLogSegmentData(
-            self,
-            request_iterator: Iterator[CopyRequest],
-            context: grpc.ServicerContext,
+            self, request_iterator: Iterator[CopyRequest], context: grpc.ServicerContext
         ) -> pb.CopyLogSegmentDataResponse:
             begun.set()
             return super().CopyLogSegmentData(request_iterator, context)

@@ -9,7 +9,7 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError
 from services.rpc.client.calls import call_stream
-from services.rpc.client.timeouts import ReadIdleTimeout, TimeoutWatch
+from services.rpc.client.timeouts import StreamTimeout, TimeoutWatch, Wait
 from tests.harness.eventually import eventually
 from tests.harness.served import served
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
@@ -106,6 +106,13 @@ class Ended:
         self.cancelled.wait(60)
 
 
+def idle_timeout(
+    call: Ended, limit_s: float, queue_limit_s: float, wait: Wait | None = None
+) -> StreamTimeout:
+    idle_s = (wait or Wait()).idle_s
+    return StreamTimeout(call, idle_s, limit_s, queue_limit_s, "has sent nothing", listens=True)
+
+
 def watching() -> int:
     return sum(thread.name == "timeout-watch" for thread in threading.enumerate())
 
@@ -113,7 +120,7 @@ def watching() -> int:
 def test_one_thread_watches_all_calls_while_there_are_any() -> None:
     eventually(lambda: watching() == 0, deadline_ms=60_000)
     watch, calls = TimeoutWatch(), [Ended() for _ in range(5)]
-    silences = [ReadIdleTimeout(call, NEVER_S, 0.1) for call in calls]
+    silences = [idle_timeout(call, NEVER_S, 0.1) for call in calls]
     for silence in silences[1:]:
         watch.add(silence)
     assert watching() == 1
@@ -129,15 +136,17 @@ def test_one_thread_watches_all_calls_while_there_are_any() -> None:
 
 def test_a_reader_that_has_a_message_waits_for_none() -> None:
     call = Ended()
-    silence = ReadIdleTimeout(call, 0.0, NEVER_S)
+    wait = Wait()
+    silence = idle_timeout(call, 0.0, NEVER_S, wait)
 
     def is_ended() -> bool:
         silence.cancel_if_overdue()
         return call.cancelled.is_set()
 
-    silence.end()
+    wait.end()
+    silence.record_start()
     assert not is_ended()
-    silence.begin()
+    wait.begin()
     eventually(is_ended)
     assert silence.cancel_reason == "has sent nothing for 0.0 s"
 
@@ -158,7 +167,7 @@ class JumpingClock:
 
 def test_late_round_of_the_watchdog_cancels_no_call() -> None:
     clock, call = JumpingClock(), Ended()
-    watch, silence = TimeoutWatch(clock), ReadIdleTimeout(call, 0.0, 0.0)
+    watch, silence = TimeoutWatch(clock), idle_timeout(call, 0.0, 0.0)
     watch.add(silence)
     eventually(lambda: clock.looks >= 8, deadline_ms=60_000)
     assert not call.cancelled.is_set()

@@ -18,6 +18,7 @@ from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend
 from services.rsm.settings import RsmSettings
 from tests.contract.rsm_over_s3 import settings_for
+from tests.harness.stores import keys_in
 
 TOKEN = "canary-token"
 
@@ -117,7 +118,7 @@ def put_and_get(settings: RsmSettings) -> None:
     backend = build_backend(settings)
     backend.put(f"{settings.prefix}key", b"bytes")
     assert backend.get(f"{settings.prefix}key") == b"bytes"
-    assert list(backend.list_keys(settings.prefix)) == [f"{settings.prefix}key"]
+    assert list(keys_in(backend, settings.prefix)) == [f"{settings.prefix}key"]
 
 
 def test_keys_come_from_files(s3: S3Endpoint, tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_wrong_keys_in_files_are_refused_until_they_are_replaced(
     settings = settings_of(s3, "files", access_key_file=access, secret_key_file=secret)
     backend = build_backend(settings)
     calls: list[Callable[[], object]] = [
-        backend.check,
+        lambda: backend.check_and_get("key"),
         lambda: backend.put("key", b""),
         lambda: backend.describe("key"),
     ]
@@ -143,8 +144,7 @@ def test_wrong_keys_in_files_are_refused_until_they_are_replaced(
             call()
         assert "canary" not in str(caught.value)
     written(secret, s3.secret_key)
-    backend.check()
-    assert list(backend.list_keys(settings.prefix)) == []
+    assert list(keys_in(backend, settings.prefix)) == []
 
 
 @pytest.mark.parametrize("role", ["", "arn:aws:iam::1:role/tier"])
@@ -188,7 +188,7 @@ def test_an_sts_that_refuses_is_an_error_without_the_token(
         sts.s3, "web-identity", sts_endpoint=sts.url, web_identity_token_file=token
     )
     backend = build_backend(settings)
-    for call in (backend.check, lambda: backend.put("key", b"")):
+    for call in (lambda: backend.get("key"), lambda: backend.put("key", b"")):
         with pytest.raises(RetriableRemoteStorageError, match=r"status 403.*RSM_CRED") as caught:
             call()
         assert TOKEN not in str(caught.value) + caplog.text

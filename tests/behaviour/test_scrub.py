@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,21 @@ import pytest
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.operations import AnomalyKind, SeenAnomaly, VerifiedTopic
+from services.api.operations import AnomalyKind, RecordedAnomaly, RunCounts
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_anomalies,
-    all_verifications,
+    all_tool_runs,
 )
-from services.api.segment_objects import ObjectLocation, SegmentObjects, StoredManifest, shard_of
+from services.api.segment_objects import ObjectLocation, SegmentObjects, shard_of
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.local.seaweedfs import S3Endpoint
-from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.deadline import BURST_S, token_bucket
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.layout import segment_keys
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from services.rsm.upload import PartBuffers
@@ -36,10 +35,12 @@ from services.workflows.scrub import FAILURES_IN_A_ROW, SHARDS, Pace, Scrub, Scr
 from tests.contract.remote_storage_manager_contract import MIB, Files, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
 from tests.contract.rsm_through_faults import rsm_behind
+from tests.harness.databases import OwnRlmm
 from tests.harness.faults import Answer
 from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
+from tests.harness.stores import keys_in
+from tests.harness.tier import SIZE_BYTES, FileTier, SmallTier, a_topic, segment
 
 pytestmark = pytest.mark.deep
 
@@ -75,39 +76,23 @@ class Scrubber:
             on_progress,
         ).run()
 
-    def verified(self) -> dict[UUID, VerifiedTopic]:
+    def verified(self) -> dict[UUID, RunCounts]:
         """Return what is recorded of each topic."""
-        found = (each.verified for each in all_verifications(self.rlmm))
-        return {verified.topic_id: verified for verified in found}
+        found = (each.counts for each in all_tool_runs(self.rlmm))
+        return {verified.topic_id: verified for verified in found if verified.topic_id is not None}
 
-    def seen(self) -> list[SeenAnomaly]:
+    def seen(self) -> list[RecordedAnomaly]:
         return list(all_anomalies(self.rlmm))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FilesystemStorage:
-    return FilesystemStorage(tmp_path)
-
-
-@pytest.fixture
-def rsm(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
-    with closing(build_manager(RsmSettings(backend="filesystem", directory=tmp_path))) as rsm:
-        yield rsm
-
-
-@pytest.fixture
-def tier(rsm: ObjectRemoteStorageManager, rlmm: SqlRemoteLogMetadataManager) -> SmallTier:
-    return SmallTier(rsm, rlmm)
-
-
-@pytest.fixture
-def scrubber(tier: SmallTier, rsm: ObjectRemoteStorageManager) -> Scrubber:
-    return Scrubber(tier.rlmm, rsm)
+def scrubber(tier: FileTier) -> Scrubber:
+    return Scrubber(tier.rlmm, tier.rsm)
 
 
 def keys_of(store: FilesystemStorage, metadata: RemoteLogSegmentMetadata, kind: str) -> str:
     prefix = segment_keys("", metadata).prefix
-    (key,) = (key for key in store.list_keys(prefix) if key.endswith(kind))
+    (key,) = (key for key in keys_in(store, prefix) if key.endswith(kind))
     return key
 
 
@@ -122,42 +107,36 @@ def counts(done: Scrubbed) -> tuple[int, int, int, int, int]:
 
 
 def test_a_sound_tier_is_verified_and_nothing_is_reported(
-    tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition
+    tier: FileTier, scrubber: Scrubber
 ) -> None:
-    tier.fill(tp, 5)
+    tier.fill(tier.tp, 5)
     done = scrubber.once()
     assert counts(done) == (5, 5, 0, 0, 0)
     assert done.is_complete
     assert (done.read_bytes > 5 * 1_000, done.reasons, scrubber.seen()) == (True, [], [])
 
 
-def test_only_finished_segments_are_read(
-    tier: SmallTier, scrubber: Scrubber, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    tier.fill(tp, 2)
-    going = tier.fill(tp, 1, first=2)[0]
+def test_only_finished_segments_are_read(tier: FileTier, scrubber: Scrubber) -> None:
+    tier.fill(tier.tp, 2)
+    going = tier.fill(tier.tp, 1, first=2)[0]
     tier.move(going, DELETE_STARTED)
-    under_way = segment(tp, 3)
+    under_way = segment(tier.tp, 3)
     tier.rlmm.add_remote_log_segment_metadata(under_way)
     unknown = segment(a_topic("nobody")[0], 0)
     for each in (under_way, unknown):
         tier.rsm.copy_log_segment_data(each, Files(bytes(SIZE_BYTES)).data())
     for each in (going, under_way, unknown):
-        change(store, keys_of(store, each, ".log"))
+        change(tier.store, keys_of(tier.store, each, ".log"))
     assert counts(scrubber.once()) == (2, 2, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", [".log", ".indexes", ".manifest"])
 def test_a_changed_object_is_reported_by_its_key_at_each_run(
-    tier: SmallTier,
-    scrubber: Scrubber,
-    store: FilesystemStorage,
-    tp: TopicIdPartition,
-    kind: str,
+    tier: FileTier, scrubber: Scrubber, kind: str
 ) -> None:
-    broken = tier.fill(tp, 3)[1]
-    key = keys_of(store, broken, kind)
-    change(store, key)
+    broken = tier.fill(tier.tp, 3)[1]
+    key = keys_of(tier.store, broken, kind)
+    change(tier.store, key)
     for times in (1, 2):
         done = scrubber.once()
         assert counts(done) == (3, 2, 1, 0, 0)
@@ -165,32 +144,31 @@ def test_a_changed_object_is_reported_by_its_key_at_each_run(
         (seen,) = scrubber.seen()
         assert (seen.anomaly.kind, seen.times_seen) == (CORRUPT, times)
         assert seen.anomaly.segment_id == broken.remote_log_segment_id.id
-        assert (seen.anomaly.topic_id, seen.anomaly.partition) == (tp.topic_id, tp.partition)
+        assert (seen.anomaly.topic_id, seen.anomaly.partition) == (
+            tier.tp.topic_id,
+            tier.tp.partition,
+        )
         assert seen.anomaly.object_key == str(ObjectLocation(1, key))
     named = {".log": "chunk 0, bytes 0 to 999", ".indexes": "OFFSET index", ".manifest": "manifest"}
     assert named[kind] in seen.anomaly.detail
 
 
 def test_log_and_indexes_that_are_both_damaged_are_two_anomalies_of_one_segment(
-    tier: SmallTier, scrubber: Scrubber, store: FilesystemStorage, tp: TopicIdPartition
+    tier: FileTier, scrubber: Scrubber
 ) -> None:
-    (broken,) = tier.fill(tp, 1)
+    (broken,) = tier.fill(tier.tp, 1)
     for kind in (".log", ".indexes"):
-        change(store, keys_of(store, broken, kind))
+        change(tier.store, keys_of(tier.store, broken, kind))
     done = scrubber.once()
     assert (counts(done), done.anomalies) == ((1, 0, 1, 0, 0), {CORRUPT: 2})
 
 
 @pytest.mark.parametrize("kind", [".log", ".indexes"])
 def test_an_object_that_is_not_there_is_missing(
-    tier: SmallTier,
-    scrubber: Scrubber,
-    store: FilesystemStorage,
-    tp: TopicIdPartition,
-    kind: str,
+    tier: FileTier, scrubber: Scrubber, kind: str
 ) -> None:
-    broken = tier.fill(tp, 2)[0]
-    store.delete([keys_of(store, broken, kind)])
+    broken = tier.fill(tier.tp, 2)[0]
+    tier.store.delete([keys_of(tier.store, broken, kind)])
     done = scrubber.once()
     assert (counts(done), done.anomalies) == ((2, 1, 1, 0, 0), {MISSING: 1})
     (seen,) = scrubber.seen()
@@ -199,13 +177,11 @@ def test_an_object_that_is_not_there_is_missing(
     assert seen.anomaly.detail
 
 
-def test_a_manifest_of_another_copy_is_reported(
-    tier: SmallTier, scrubber: Scrubber, store: FilesystemStorage, tp: TopicIdPartition
-) -> None:
-    (only,) = tier.fill(tp, 1)
+def test_a_manifest_of_another_copy_is_reported(tier: FileTier, scrubber: Scrubber) -> None:
+    (only,) = tier.fill(tier.tp, 1)
     key = segment_keys("", only).manifest
-    counting = keys_of(store, only, ".log").split(".")[1]
-    store.put(key, store.get(key).replace(counting.encode(), b"a" * 16))
+    counting = keys_of(tier.store, only, ".log").split(".")[1]
+    tier.store.put(key, tier.store.get(key).replace(counting.encode(), b"a" * 16))
     done = scrubber.once()
     assert (counts(done), done.anomalies) == ((1, 0, 1, 0, 0), {CORRUPT: 1})
     (seen,) = scrubber.seen()
@@ -213,29 +189,29 @@ def test_a_manifest_of_another_copy_is_reported(
 
 
 def test_segment_without_custom_metadata_is_read_by_its_manifest(
-    tier: SmallTier, scrubber: Scrubber, store: FilesystemStorage, tp: TopicIdPartition
+    tier: FileTier, scrubber: Scrubber
 ) -> None:
-    only = segment(tp, 0)
+    only = segment(tier.tp, 0)
     tier.rlmm.add_remote_log_segment_metadata(only)
     tier.rsm.copy_log_segment_data(only, Files(bytes(SIZE_BYTES)).data())
     tier.move(only, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
     assert counts(scrubber.once()) == (1, 1, 0, 0, 0)
-    change(store, keys_of(store, only, ".log"))
+    change(tier.store, keys_of(tier.store, only, ".log"))
     assert counts(scrubber.once()) == (1, 0, 1, 0, 0)
 
 
 @pytest.mark.parametrize("state", [DELETE_STARTED, DELETE_FINISHED])
 def test_a_segment_that_is_deleted_meanwhile_is_no_anomaly(
-    tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition, state: RemoteLogSegmentState
+    tier: FileTier, scrubber: Scrubber, state: RemoteLogSegmentState
 ) -> None:
-    tier.fill(tp, 3)
-    left = {each.remote_log_segment_id: each for each in tier.rows(tp)}
+    tier.fill(tier.tp, 3)
+    left = {each.remote_log_segment_id: each for each in tier.rows(tier.tp)}
 
     def delete_the_others(done: Scrubbed) -> None:
         """Delete the other segments after the first was verified: all were looked up before."""
         if done.verified == 1 and done.segments == 1:
             for each in left.values():
-                row = next(row for row in tier.rows(tp) if row == each)
+                row = next(row for row in tier.rows(tier.tp) if row == each)
                 tier.move(row, DELETE_STARTED)
                 tier.rsm.delete_log_segment_data(row)
                 if state is DELETE_FINISHED:
@@ -249,40 +225,36 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_anomaly(
 
 @pytest.mark.deep
 def test_parts_have_each_segment_once_and_the_same_each_time(
-    tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition
+    tier: FileTier, scrubber: Scrubber
 ) -> None:
-    tier.fill(tp, 20)
+    tier.fill(tier.tp, 20)
     first = [scrubber.once(part=part, parts=4).verified for part in (1, 2, 3, 4)]
     assert sum(first) == 20
     assert [scrubber.once(part=part, parts=4).verified for part in (1, 2, 3, 4)] == first
-    ids = [row.remote_log_segment_id.id for row in tier.rows(tp)]
+    ids = [row.remote_log_segment_id.id for row in tier.rows(tier.tp)]
     assert first == [len([id for id in ids if id.int % 4 == number]) for number in range(4)]
 
 
-def test_of_other_topics_nothing_is_read(
-    tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition
-) -> None:
+def test_of_other_topics_nothing_is_read(tier: FileTier, scrubber: Scrubber) -> None:
     # Beside it in every listing.
-    other = TopicIdPartition(UUID(int=tp.topic_id.int ^ 1), "payments", 0)
-    tier.fill(tp, 3)
+    other = TopicIdPartition(UUID(int=tier.tp.topic_id.int ^ 1), "payments", 0)
+    tier.fill(tier.tp, 3)
     tier.fill(other, 2)
     done = scrubber.once(topic_ids=frozenset({other.topic_id}))
     assert counts(done) == (2, 2, 0, 0, 0)
     assert counts(scrubber.once()) == (5, 5, 0, 0, 0)
 
 
-def test_no_more_is_read_than_the_rate_allows(
-    tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition
-) -> None:
+def test_no_more_is_read_than_the_rate_allows(tier: FileTier, scrubber: Scrubber) -> None:
     log = some_bytes(9 * MIB)
     for number in range(3):
-        tier.copy(segment(tp, number, segment_size_in_bytes=len(log)), Files(log))
+        tier.copy(segment(tier.tp, number, segment_size_in_bytes=len(log)), Files(log))
     clock, rate = SteppedClock(), 4 * MIB
     taken: list[tuple[float, int]] = []
     limit = token_bucket(rate, "bytes per second", Waiter(clock.now, clock.pause))
 
     def take(size_bytes: int) -> None:
-        limit.take(size_bytes)
+        limit.spend(size_bytes)
         taken.append((clock.now(), size_bytes))
 
     done = scrubber.once(take=take)
@@ -313,29 +285,6 @@ def test_a_location_that_is_not_registered_is_refused(scrubber: Scrubber) -> Non
         scrubber.once(locations=(7,))
 
 
-def test_an_rsm_that_returns_no_digests_verifies_nothing(
-    tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition
-) -> None:
-    tier.fill(tp, FAILURES_IN_A_ROW + 1)
-    done = scrubber.once(objects=OfBefore(scrubber.rsm.objects))
-    assert counts(done) == (FAILURES_IN_A_ROW + 1, 0, 0, FAILURES_IN_A_ROW + 1, 0)
-    assert (done.is_complete, done.is_cut_short, scrubber.pauses) == (False, False, [])
-    assert "returns no checksums" in done.reasons[0]
-
-
-class OfBefore:
-    """The RSM of a release whose ReadSegmentManifest had no digests."""
-
-    def __init__(self, objects: SegmentObjects) -> None:
-        self._objects = objects
-
-    def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
-        return replace(self._objects.read_segment_manifest(location), digests=None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._objects, name)
-
-
 @pytest.mark.parametrize(
     "change_of",
     [
@@ -346,16 +295,14 @@ class OfBefore:
     ],
 )
 def test_a_manifest_that_changed_on_its_way_is_not_checked(
-    tmp_path: Path,
-    tier: SmallTier,
-    scrubber: Scrubber,
-    tp: TopicIdPartition,
-    change_of: Callable[[str], str],
+    tmp_path: Path, tier: FileTier, scrubber: Scrubber, change_of: Callable[[str], str]
 ) -> None:
-    tier.fill(tp, 2)
+    tier.fill(tier.tp, 2)
     once = WrongOnce(tmp_path, change_of)
     location = Location(1, once, "")
-    rsm = ObjectRemoteStorageManager(location, PartBuffers(2, MIB, 60_000), upload_threads=1)
+    rsm = ObjectRemoteStorageManager(
+        Locations(location), PartBuffers(2, MIB, 60_000), upload_threads=1
+    )
     with closing(rsm):
         done = scrubber.once(objects=rsm.objects)
         assert counts(done) == (2, 1, 0, 1, 0)
@@ -395,7 +342,7 @@ class TestOverAStoreThatFails:
             yield running
 
     @pytest.fixture
-    def tier(self, settings: RsmSettings, rlmm: SqlRemoteLogMetadataManager) -> Iterator[SmallTier]:
+    def tier(self, settings: RsmSettings, rlmm: OwnRlmm) -> Iterator[SmallTier]:
         with closing(build_manager(settings)) as rsm:
             yield SmallTier(rsm, rlmm)
 
@@ -421,10 +368,10 @@ class TestOverAStoreThatFails:
             assert scrubber.pauses == [1.0, 2.0]
             assert (len(done.reasons), scrubber.seen()) == (2, [])
             verified = scrubber.verified()[tp.topic_id]
-            assert (verified.segments, verified.verified_segments) == (5, 3)
+            assert (verified.segments, verified.done_segments) == (5, 3)
             assert verified.failed_segments == 0
             assert counts(scrubber.once()) == (5, 5, 0, 0, 0)
-            assert scrubber.verified()[tp.topic_id].verified_segments == 5
+            assert scrubber.verified()[tp.topic_id].done_segments == 5
 
     @pytest.mark.deep
     def test_unavailable_store_ends_the_run_with_its_findings(
@@ -471,7 +418,7 @@ class TestOverAStoreThatFails:
         tier.fill(tp, 1)
         (only,) = tier.rows(tp)
         backend, prefix = build_backend(settings), segment_keys(settings.prefix, only).prefix
-        (log,) = (key for key in backend.list_keys(prefix) if key.endswith(".log"))
+        (log,) = (key for key in keys_in(backend, prefix) if key.endswith(".log"))
         backend.put(log, b"x" * SIZE_BYTES)
         with self.behind(proxy, settings, tier) as scrubber:
             proxy.faults.add(Answer(403), operation="ListObjectsV2", skip=before + 1, times=None)

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import IndexType, LogSegmentData, OpenedLogSegment
 from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
@@ -70,13 +71,16 @@ class Holding:
         raise NotImplementedError
 
     def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, *, as_stored: bool = False
     ) -> Iterator[bytes]:
         yield b""
 
     @property
     def objects(self) -> SegmentObjects:
         raise NotImplementedError
+
+    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
+        return None
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._serve("delete")

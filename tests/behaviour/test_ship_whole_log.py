@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import all_descriptions
-from services.local.postgres import EmbeddedPostgres
 from services.rlm.copy.ship import ShipOutcome, ShipReport, ship
 from tests.harness.ship_stack import (
     BUNDLED,
@@ -37,17 +36,13 @@ class Shipped:
 
 
 @pytest.fixture(scope="module")
-def shipped(
-    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shipped]:
+def shipped(rlmm_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
     directory = tmp_path_factory.mktemp("shipped")
     log_dir = Path(shutil.copytree(BUNDLED, directory / "logs"))
-    url = postgres.create_database("ship_in_process", template=migrated_database)
-    with running_stack(url, directory / "objects") as stack:
+    with running_stack(rlmm_database_url, directory / "objects") as stack:
         before, progress = files_in(log_dir), Counting()
         report = ship([log_dir], stack.rsm, stack.rlmm, ONE_TRY, progress)
         yield Shipped(stack, log_dir, before, progress, report)
-    postgres.drop_database("ship_in_process")
 
 
 def files_in(log_dir: Path) -> list[tuple[Path, int]]:
@@ -110,7 +105,7 @@ def test_progress_counts_every_byte_once(shipped: Shipped) -> None:
 
 
 def test_a_lost_disk_is_served_from_the_tier_alone(shipped: Shipped) -> None:
-    rlm = shipped.stack.rlm()
+    rlm = shipped.stack.tier_reader()
     found = description(rlm, "mixed-codecs")
     assert (found.log_start_offset, found.log_end_offset) == (0, 534)
     assert (found.local_segments, found.remote_segments) == (0, 10)

@@ -3,8 +3,6 @@
 A stock broker's log start, leader-epoch checkpoint and retention.* describe its local log alone.
 """
 
-from pathlib import Path
-
 import pytest
 
 from services.api.remote_log_manager import FetchError
@@ -12,7 +10,7 @@ from services.rlm.kafka_log.partition_dir import list_segments
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.retained_log import AT_ONCE, HOUR_MS, hourly_log, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, description, fetch, read
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, write_log_dir
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 PASSES = 10
 COPIED = [(base, base + 9) for base in range(0, 60, 10)]
@@ -22,20 +20,15 @@ NONE_BREACHED = {"retention.ms": str(1000 * HOUR_MS), "retention.bytes": str(2**
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return write_log_dir(tmp_path / "logs")
-
-
-@pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
+def stack(stack: Stack) -> Stack:
     """Provide six rolled segments and an active one, in five leader epochs."""
-    made = hourly_log(log_dir)
-    made.epochs(*EPOCHS)
-    return made
+    stack.files = hourly_log(stack.log_dir)
+    stack.files.epochs(*EPOCHS)
+    return stack
 
 
-def rlm_of(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
-    return BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, AT_ONCE)
+def rlm_of(stack: Stack) -> BrokerRemoteLogManager:
+    return BrokerRemoteLogManager([stack.log_dir], stack.rsm, stack.rlmm, AT_ONCE)
 
 
 def shrink(files: PartitionFiles) -> None:
@@ -53,22 +46,18 @@ def shrink(files: PartitionFiles) -> None:
 @pytest.mark.parametrize("settings", [{}, NONE_BREACHED], ids=["nothing set", "none breached"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_tier_keeps_segments_that_the_broker_has_deleted(
-    stack: Stack,
-    log_dir: Path,
-    files: PartitionFiles,
-    settings: dict[str, str],
-    restarted: bool,
+    stack: Stack, settings: dict[str, str], restarted: bool
 ) -> None:
-    written = bytes_of(files.path)
-    stack.ship(log_dir)
-    rlm = rlm_of(stack, log_dir)
+    written = bytes_of(stack.files.path)
+    stack.ship()
+    rlm = rlm_of(stack)
     take_turns(rlm)
-    stack.rlmm.put_topic_config(NAME.topic_id, settings)
+    stack.rlmm.put_topic_config(NAME.topic_id, settings, now=True)
     segments, objects = stack.segments(), sorted(stack.keys())
     assert stack.ranges() == COPIED
-    shrink(files)
+    shrink(stack.files)
     if restarted:
-        rlm = rlm_of(stack, log_dir)
+        rlm = rlm_of(stack)
     for _ in range(PASSES):
         take_turns(rlm)
         assert stack.segments() == segments
@@ -86,6 +75,6 @@ def test_tier_keeps_segments_that_the_broker_has_deleted(
         assert (part.error, part.log_start_offset) == (FetchError.NONE, 0)
         first = int.from_bytes(part.record_batches[:8], "big")
         assert first <= offset < first + 5
-    report = stack.ship(log_dir)
+    report = stack.ship()
     assert (report.partitions[0].complete, report.partitions[0].copied_segments) == (True, 0)
     assert stack.segments() == segments

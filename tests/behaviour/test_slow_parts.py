@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from services.api.calls import IN_PROCESS, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.offset_queries import EpochQuery, FoundOffset, OffsetQueries, OffsetQuery
+from services.api.offset_queries import EpochQuery, OffsetAnswer, OffsetQueries, OffsetQuery
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest, IsolationLevel
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
@@ -33,6 +33,7 @@ from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segmen
 SICK, HEALTHY = NAME, replace(NAME, partition=1)
 COMMITTED = IsolationLevel.READ_COMMITTED
 ONE_READER = RlmLimits(read=ReadLimits(threads=1, wait_s=0.5))
+HASTY = RlmLimits(read=ReadLimits(wait_s=0.1))
 PATIENT = RlmLimits(read=ReadLimits(wait_s=GIVE_UP_S))
 
 TROUBLED = [
@@ -43,11 +44,11 @@ TROUBLED = [
 
 
 @pytest.fixture
-def shipped(stack: Stack, log_dir: Path) -> Stack:
+def shipped(stack: Stack) -> Stack:
     """Two partitions, each with two segments in the tier, and no log here."""
     for name in (SICK, HEALTHY):
-        three_segments(log_dir, name)
-    stack.ship(log_dir)
+        three_segments(stack.log_dir, name)
+    stack.ship()
     return stack
 
 
@@ -56,7 +57,7 @@ def troubled(
 ) -> BrokerRemoteLogManager:
     managers: dict[str, Any] = {"rsm": stack.rsm, "rlmm": stack.rlmm}
     managers[manager] = TroubledPartition(managers[manager], SICK, frozenset({method}), trouble)
-    return stack.rlm(**managers, limits=limits)
+    return stack.tier_reader(**managers, limits=limits)
 
 
 def fetched(door: Door, offset: int, name: TopicIdPartition = SICK) -> BrokerFetch:
@@ -148,18 +149,16 @@ def test_what_is_known_is_read_while_rlmm_is_silent(shipped: Stack) -> None:
     assert part.metadata_age_ms is not None
 
 
-def test_a_search_for_aborted_transactions_over_many_epochs_ends(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_a_search_for_aborted_transactions_over_many_epochs_ends(stack: Stack) -> None:
     """It asks RLMM for each leader epoch, which takes longer than a fetch may wait."""
     epochs = 20
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.epochs(*((epoch, epoch) for epoch in range(epochs)))
     files.segment(0, [batch(offset, leader_epoch=offset) for offset in range(epochs)])
     files.snapshot(epochs)
     files.segment(epochs, [batch(epochs, leader_epoch=epochs - 1)])
-    stack.ship(log_dir)
-    lose_rolled_segments(log_dir)
+    stack.ship()
+    lose_rolled_segments(stack.log_dir)
     asked: list[None] = []
 
     def be_slow() -> None:
@@ -170,7 +169,7 @@ def test_a_search_for_aborted_transactions_over_many_epochs_ends(
         stack.rlmm, NAME, frozenset({"next_segment_with_txn_index"}), be_slow
     )
     limits = RlmLimits(read=ReadLimits(wait_s=0.4))
-    rlm = stack.rlm(log_dir, rlmm=rlmm, limits=limits)
+    rlm = stack.rlm(rlmm=rlmm, limits=limits)
     first = eventually(lambda: fetch(rlm, 0, isolation=COMMITTED)[0].record_batches)
     assert first.startswith(batch(0))
     assert len(asked) >= epochs
@@ -186,7 +185,7 @@ FOUND = FetchError.CORRUPT_MESSAGE
 """A search by time decodes the records that it found, and those of these logs are opaque bytes."""
 
 
-def listed(rlm: BrokerRemoteLogManager, name: TopicIdPartition = SICK) -> FoundOffset:
+def listed(rlm: BrokerRemoteLogManager, name: TopicIdPartition = SICK) -> OffsetAnswer:
     """Find the first record; fail if the answer takes as long as a call that hangs."""
     queries = OffsetQueries((OffsetQuery(name, 0),), COMMITTED)
     with ThreadPoolExecutor(1) as pool:
@@ -206,13 +205,36 @@ def test_list_offsets_waits_for_a_slow_part(shipped: Stack, manager: str, method
     assert listed(rlm).error is FOUND
 
 
+def counted(name: str) -> float:
+    return REGISTRY.get_sample_value(f"sediment_rlm_{name}") or 0.0
+
+
+def test_a_fetch_waits_as_long_as_its_request_says_and_what_expires_is_counted(
+    shipped: Stack,
+) -> None:
+    rlm = troubled(shipped, "rsm", "fetch_log_segment", slow, HASTY)
+    wanted = FetchPartition(SICK, 0, EVERYTHING)
+    before = counted("expired_fetches_total"), counted("remote_read_seconds_count")
+    (late,) = rlm.fetch(FetchRequest((wanted,), EVERYTHING))
+    assert (late.record_batches, late.throttle_time_ms) == (b"", 1)
+    assert counted("expired_fetches_total") == before[0] + 1
+    rlm = troubled(shipped, "rsm", "fetch_log_segment", slow, HASTY)
+    timeout_ms = int(GIVE_UP_S * 1000)
+    parts = list(rlm.fetch(FetchRequest((wanted,), EVERYTHING, timeout_ms=timeout_ms)))
+    assert b"".join(part.record_batches for part in parts)[:4] == batch(0, 5)[:4]
+    assert counted("expired_fetches_total") == before[0] + 1
+    assert counted("remote_read_seconds_count") > before[1]
+
+
 @pytest.mark.parametrize(("manager", "method"), IN_LIST_OFFSETS)
 def test_list_offsets_of_a_silent_part_times_out(shipped: Stack, manager: str, method: str) -> None:
     hang = Hang()
     limits = RlmLimits(read=ReadLimits(threads=1, list_offsets_timeout_s=0.5))
     rlm = troubled(shipped, manager, method, hang, limits)
+    before = counted("expired_list_offsets_total")
     try:
         assert listed(rlm).error is FetchError.REQUEST_TIMED_OUT
+        assert counted("expired_list_offsets_total") == before + 1
         assert rlm.tier_calls.queue.idle_ratio == 1
         assert eventually(lambda: listed(rlm, HEALTHY).error is FOUND)
     finally:

@@ -39,6 +39,7 @@ from tests.harness.served import served, served_rlm
 from tests.harness.ship_stack import Stack
 from tests.harness.synthetic_log import honest_batch
 from tests.harness.troubles import SilentRlmm
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import ABORT, COMMIT, NAME, PartitionFiles, in_transaction, marker
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
@@ -58,9 +59,9 @@ def files(log_dir: Path) -> PartitionFiles:
 
 
 @pytest.fixture
-def address(stack: Stack, log_dir: Path, files: PartitionFiles) -> Iterator[str]:
-    stack.ship(log_dir)
-    servicer = RemoteLogManagerServicer(stack.rlm(log_dir))
+def address(stack: Stack, files: PartitionFiles) -> Iterator[str]:
+    stack.ship()
+    servicer = RemoteLogManagerServicer(stack.rlm())
 
     def add_to(server: grpc.Server) -> None:
         pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
@@ -71,21 +72,18 @@ def address(stack: Stack, log_dir: Path, files: PartitionFiles) -> Iterator[str]
         yield found
 
 
-class ThrottledOnce:
+class ThrottledOnce(Wrapper[BrokerRemoteLogManager]):
     """The real RLM, which throttles the first fetch."""
 
     def __init__(self, rlm: BrokerRemoteLogManager) -> None:
-        self._rlm = rlm
+        super().__init__(rlm)
         self.fetches = 0
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         self.fetches += 1
         if self.fetches == 1:
             raise ThrottledError("busy")
-        return self._rlm.fetch(request)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlm, name)
+        return self.real.fetch(request)
 
 
 @pytest.fixture
@@ -135,11 +133,9 @@ def test_a_follower_gets_what_is_written_later(
         assert waiting.result().value == b"four"
 
 
-def test_a_follower_retries_a_throttled_fetch(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_a_follower_retries_a_throttled_fetch(stack: Stack, files: PartitionFiles) -> None:
     assert files.path.exists()
-    busy: Any = ThrottledOnce(stack.rlm(log_dir))
+    busy: Any = ThrottledOnce(stack.rlm())
     assert next(decoded(busy, NAME, 0, ReadOptions(follow=True))).value == b"zero"
     assert busy.fetches == 2
     busy.fetches = 0
@@ -147,22 +143,20 @@ def test_a_follower_retries_a_throttled_fetch(
         next(decoded(busy, NAME, 0))
 
 
-def read_from_the_tier(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> tuple[Any, BrokerRemoteLogManager]:
+def read_from_the_tier(stack: Stack, files: PartitionFiles) -> tuple[Any, BrokerRemoteLogManager]:
     """Return an RLM of a log whose first segment is in the tier only, and its RLMM."""
-    stack.ship(log_dir)
+    stack.ship()
     for file in files.path.glob(f"{0:020}.*"):
         file.unlink()
     rlmm: Any = SilentRlmm(stack.rlmm)
     limits = RlmLimits(read=ReadLimits(recent_s=0.0))
-    return rlmm, stack.rlm(log_dir, rlmm=rlmm, limits=limits)
+    return rlmm, stack.rlm(rlmm=rlmm, limits=limits)
 
 
 def test_records_that_are_read_while_rlmm_is_away_are_marked(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, files: PartitionFiles
 ) -> None:
-    rlmm, rlm = read_from_the_tier(stack, log_dir, files)
+    rlmm, rlm = read_from_the_tier(stack, files)
     first = next(decoded(rlm, NAME, 0))
     assert (first.value, first.metadata_age_ms) == (b"zero", None)
     rlmm.is_silent = True
@@ -173,10 +167,8 @@ def test_records_that_are_read_while_rlmm_is_away_are_marked(
     assert (local.value, local.metadata_age_ms) == (b"two", None)
 
 
-def test_fetch_says_once_that_rlmm_is_away(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
-    rlmm, rlm = read_from_the_tier(stack, log_dir, files)
+def test_fetch_says_once_that_rlmm_is_away(stack: Stack, files: PartitionFiles) -> None:
+    rlmm, rlm = read_from_the_tier(stack, files)
     assert next(decoded(rlm, NAME, 0)).value == b"zero"
     rlmm.is_silent = True
     name = f"{uuid_to_text(NAME.topic_id)}:{NAME.topic}-{NAME.partition}"

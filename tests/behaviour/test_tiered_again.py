@@ -60,14 +60,15 @@ ENABLED = {"remote.storage.enable": "true"}
 
 
 @pytest.fixture
-def files(log_dir: Path) -> PartitionFiles:
-    return hourly_log(log_dir)
+def stack(stack: Stack) -> Stack:
+    stack.files = hourly_log(stack.log_dir)
+    return stack
 
 
 @pytest.fixture
-def leader(stack: Stack, log_dir: Path, files: PartitionFiles) -> Any:
+def leader(stack: Stack) -> Any:
     """Provide a leader that has copied all rolled segments."""
-    rlm = callback_rlm(stack, log_dir)
+    rlm = callback_rlm(stack)
     assert send_role(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
     assert stack.ranges() == ALL
@@ -75,7 +76,7 @@ def leader(stack: Stack, log_dir: Path, files: PartitionFiles) -> Any:
 
 
 def put(stack: Stack, settings: dict[str, str]) -> None:
-    stack.rlmm.put_topic_config(NAME.topic_id, settings)
+    stack.rlmm.put_topic_config(NAME.topic_id, settings, now=True)
 
 
 def delete_tier(stack: Stack, rlm: Any) -> None:
@@ -115,45 +116,37 @@ def assert_tier_is(stack: Stack, files: PartitionFiles, ranges: list[tuple[int, 
         assert b"".join(stack.rsm.fetch_log_segment(segment, 0)) == local
 
 
-def test_all_that_is_local_is_copied_again(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
+def test_all_that_is_local_is_copied_again(stack: Stack, leader: Any) -> None:
     delete_tier(stack, leader)
-    roll(files, 60)
+    roll(stack.files, 60)
     lead_again(leader)
-    assert_tier_is(stack, files, [*ALL, (60, 69)])
+    assert_tier_is(stack, stack.files, [*ALL, (60, 69)])
     assert gaps(stack) == ()
     found = description(leader)
-    assert (found.problems, found.pending_segments, found.copied_through_offset) == ((), 0, 69)
+    assert (found.problems, found.lag_segments, found.copied_through_offset) == ((), 0, 69)
 
 
-def test_it_begins_at_the_local_log_start_of_then(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
-    delete_locally(files, [0, 10])
+def test_it_begins_at_the_local_log_start_of_then(stack: Stack, leader: Any) -> None:
+    delete_locally(stack.files, [0, 10])
     delete_tier(stack, leader)
     lead_again(leader)
-    assert_tier_is(stack, files, ALL[2:])
+    assert_tier_is(stack, stack.files, ALL[2:])
     assert stack.rlmm.partition_state(NAME).value.log_start_offset == 20
     assert gaps(stack) == ()
 
 
 @pytest.mark.deep
-def test_segments_deleted_while_tiering_is_disabled_are_not_lost(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
+def test_segments_deleted_while_tiering_is_disabled_are_not_lost(stack: Stack, leader: Any) -> None:
     delete_tier(stack, leader)
-    roll(files, 60)
-    delete_locally(files, [0, 10, 20, 30, 40])
+    roll(stack.files, 60)
+    delete_locally(stack.files, [0, 10, 20, 30, 40])
     lead_again(leader)
-    assert_tier_is(stack, files, [(50, 59), (60, 69)])
+    assert_tier_is(stack, stack.files, [(50, 59), (60, 69)])
     assert gaps(stack) == ()
     assert description(leader).problems == ()
 
 
-def test_a_stop_reports_again_if_another_report_overtakes_it(
-    stack: Stack, log_dir: Path, files: PartitionFiles
-) -> None:
+def test_a_stop_reports_again_if_another_report_overtakes_it(stack: Stack) -> None:
     overtaken: list[int] = []
 
     def overtake(reports: Sequence[PartitionReport]) -> Sequence[ReportOutcome]:
@@ -164,7 +157,7 @@ def test_a_stop_reports_again_if_another_report_overtakes_it(
         return stack.rlmm.report_partition_state(reports)
 
     is_disabling = False
-    rlm = callback_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, report_partition_state=overtake))
+    rlm = callback_rlm(stack, rlmm=Changed(stack.rlmm, report_partition_state=overtake))
     assert send_role(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
     is_disabling = True
@@ -191,18 +184,18 @@ def forget_events(database_url: str) -> None:
 
 @pytest.mark.parametrize("raised_by", ["disabling", "retention", "retention, long ago"])
 def test_segments_deleted_right_behind_the_log_start_are_not_lost(
-    stack: Stack, leader: Any, files: PartitionFiles, database_url: str, raised_by: str
+    stack: Stack, leader: Any, database_url: str, raised_by: str
 ) -> None:
     if raised_by != "disabling":
         expire_before(stack, leader, 20)
-    delete_locally(files, [0, 10])
+    delete_locally(stack.files, [0, 10])
     delete_tier(stack, leader)
-    roll(files, 60)
-    delete_locally(files, [20, 30, 40])
+    roll(stack.files, 60)
+    delete_locally(stack.files, [20, 30, 40])
     if raised_by == "retention, long ago":
         forget_events(database_url)
     lead_again(leader)
-    assert_tier_is(stack, files, [(50, 59), (60, 69)])
+    assert_tier_is(stack, stack.files, [(50, 59), (60, 69)])
     state = stack.rlmm.partition_state(NAME).value
     assert (state.log_start_offset, state.gaps) == (20, ())
     found = description(leader)
@@ -211,26 +204,24 @@ def test_segments_deleted_right_behind_the_log_start_are_not_lost(
 
 @pytest.mark.deep
 def test_once_retention_has_raised_the_log_start_again_a_loss_behind_it_is_a_loss(
-    stack: Stack, leader: Any, files: PartitionFiles
+    stack: Stack, leader: Any
 ) -> None:
-    delete_locally(files, [0, 10])
+    delete_locally(stack.files, [0, 10])
     delete_tier(stack, leader)
-    delete_locally(files, [20])
+    delete_locally(stack.files, [20])
     lead_again(leader)
     assert (stack.ranges(), gaps(stack)) == (ALL[3:], ())
     expire_before(stack, leader, 60)
-    roll(files, 60)
-    roll(files, 70)
-    delete_locally(files, [30, 40, 50, 60])
+    roll(stack.files, 60)
+    roll(stack.files, 70)
+    delete_locally(stack.files, [30, 40, 50, 60])
     take_turns(leader)
     assert stack.ranges() == [(70, 79)]
     assert gaps(stack) == (OffsetGap(60, 69, LOST_BEFORE_COPY),)
 
 
 @pytest.mark.deep
-def test_segment_still_being_deleted_is_copied_again(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
+def test_segment_still_being_deleted_is_copied_again(stack: Stack, leader: Any) -> None:
     put(stack, DELETABLE)
     assert stop(leader, TIERING_DISABLED, EPOCH) is None
     send_role(leader, LEADER, EPOCH)
@@ -242,11 +233,11 @@ def test_segment_still_being_deleted_is_copied_again(
         [(first, state) for first, _ in ALL for state in (deleting, FINISHED)], key=str
     )
     expire(leader)
-    assert_tier_is(stack, files, ALL)
+    assert_tier_is(stack, stack.files, ALL)
 
 
 def test_segments_marked_by_an_interrupted_removal_are_copied_again(
-    stack: Stack, leader: Any, files: PartitionFiles
+    stack: Stack, leader: Any
 ) -> None:
     """The tier then begins above it, and the broker would delete it one day."""
     deleter = Deleter(BROKER_ID, RetentionOwner.RLM, broker_leader_epoch=EPOCH)
@@ -255,36 +246,32 @@ def test_segments_marked_by_an_interrupted_removal_are_copied_again(
     assert [outcome.error for outcome in begun] == [None, None]
     lead_again(leader)
     expire(leader)
-    assert_tier_is(stack, files, ALL)
+    assert_tier_is(stack, stack.files, ALL)
     assert gaps(stack) == ()
     assert description(leader).copied_through_offset == 59
 
 
-def test_segments_kept_while_disabled_are_not_copied_again(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
+def test_segments_kept_while_disabled_are_not_copied_again(stack: Stack, leader: Any) -> None:
     kept = stack.segments()
     outcome = stop(leader, TIERING_DISABLED, EPOCH)
     assert refused_as(outcome) is not None
     put(stack, DISABLED)
-    roll(files, 60)
+    roll(stack.files, 60)
     lead_again(leader)
     assert stack.segments() == kept
     put(stack, ENABLED)
     assert stop(leader, REASSIGNED, EPOCH) is None
     lead_again(leader)
-    assert_tier_is(stack, files, [*ALL, (60, 69)])
+    assert_tier_is(stack, stack.files, [*ALL, (60, 69)])
     assert stack.segments()[: len(kept)] == kept
     assert gaps(stack) == ()
 
 
-def test_loss_behind_kept_segments_is_recorded(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
+def test_loss_behind_kept_segments_is_recorded(stack: Stack, leader: Any) -> None:
     put(stack, DISABLED)
-    roll(files, 60)
-    roll(files, 70)
-    delete_locally(files, [base for base, _ in [*ALL, (60, 69)]])
+    roll(stack.files, 60)
+    roll(stack.files, 70)
+    delete_locally(stack.files, [base for base, _ in [*ALL, (60, 69)]])
     put(stack, ENABLED)
     lead_again(leader)
     assert stack.ranges() == [*ALL, (70, 79)]

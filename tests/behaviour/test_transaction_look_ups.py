@@ -99,7 +99,7 @@ def test_searches_of_all_partitions_are_bounded_and_the_last_used_stay(stack: St
     for tp in tps:
         tier.copy(segment(tp, 0))
     rlmm: Any = SilentRlmm(stack.rlmm)
-    look_ups = SegmentLookUps(rlmm, max_searches=2)
+    look_ups = SegmentLookUps(rlmm, max_results=2)
 
     def ask(tp: TopicIdPartition) -> int:
         """Return how often RLMM was asked."""

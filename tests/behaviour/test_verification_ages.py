@@ -1,16 +1,18 @@
-"""Test the metrics of when topics were verified."""
+"""Test the metrics of when topics were verified and the database was maintained."""
 
 import threading
 from uuid import UUID
 
 from prometheus_client import REGISTRY
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
-from services.api.operations import VerificationKind, VerificationRun, VerifiedTopic
+from services.api.operations import RunCounts, RunKind, ToolRun
 from services.rlmm.database.db import Transactions
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.operations.runs import VerificationAges
+from services.rlmm.operations.maintenance import MaintenancePlan, maintain
+from services.rlmm.operations.verification_ages import VerificationAges
 from tests.contract.rlmm.segments import finished
+from tests.harness.databases import OwnRlmm
 from tests.harness.tier import a_topic
 
 
@@ -19,23 +21,21 @@ def value(name: str, kind: str) -> float | None:
 
 
 def scrubbed(rlmm: SqlRemoteLogMetadataManager, topic_id: UUID, part: int, parts: int) -> None:
-    run = VerificationRun(VerificationKind.SCRUB, "run", part, parts)
-    rlmm.report_verification(run, [VerifiedTopic(topic_id)])
+    run = ToolRun(RunKind.SCRUB, "run", part=part, parts=parts)
+    rlmm.report_tool_run(run, [RunCounts(topic_id)])
 
 
-def test_the_oldest_whole_verification_counts_and_topics_without_one(
-    rlmm: SqlRemoteLogMetadataManager, engine: Engine
-) -> None:
+def test_the_oldest_whole_verification_counts_and_topics_without_one(rlmm: OwnRlmm) -> None:
     [old], [young], [half], [empty] = (a_topic() for _ in range(4))
     for tp in (old, young, half):
         finished(rlmm, tp, 0, 9)
-    ages = VerificationAges(Transactions(engine))
+    ages = VerificationAges(Transactions(rlmm.engine))
     ages.refresh()
     assert [value("unverified_topics", kind) for kind in ("SCRUB", "RECONCILE")] == [3, 3]
     for part in (1, 2):
         scrubbed(rlmm, old.topic_id, part, 2)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE verifications SET ended_at = to_timestamp(1000 * part)"))
+    with rlmm.engine.begin() as connection:
+        connection.execute(text("UPDATE tool_runs SET ended_at = to_timestamp(1000 * part)"))
     scrubbed(rlmm, young.topic_id, 1, 1)
     scrubbed(rlmm, half.topic_id, 1, 2)
     scrubbed(rlmm, empty.topic_id, 1, 1)
@@ -44,10 +44,23 @@ def test_the_oldest_whole_verification_counts_and_topics_without_one(
     assert [value("unverified_topics", kind) for kind in ("SCRUB", "RECONCILE")] == [1, 3]
 
 
-def test_the_thread_ends_when_it_is_stopped(
-    rlmm: SqlRemoteLogMetadataManager, engine: Engine
-) -> None:
-    ages = VerificationAges(Transactions(engine))
+def test_the_last_maintenance_counts_and_the_schemas_age_before_it(rlmm: OwnRlmm) -> None:
+    name = "sediment_rlmm_last_maintenance_timestamp_seconds"
+    ages = VerificationAges(Transactions(rlmm.engine))
+    with rlmm.engine.begin() as connection:
+        connection.execute(text("UPDATE deployment SET made_at = to_timestamp(1000)"))
+    scrubbed(rlmm, a_topic()[0].topic_id, 1, 1)
+    ages.refresh()
+    assert REGISTRY.get_sample_value(name) == 1_000
+    maintain(rlmm.database_url, MaintenancePlan())
+    ages.refresh()
+    latest = REGISTRY.get_sample_value(name)
+    assert latest is not None
+    assert latest > 1_000_000_000
+
+
+def test_the_thread_ends_when_it_is_stopped(rlmm: OwnRlmm) -> None:
+    ages = VerificationAges(Transactions(rlmm.engine))
     ages.start()
     assert "verification-ages" in {thread.name for thread in threading.enumerate()}
     ages.stop()

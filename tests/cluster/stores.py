@@ -4,7 +4,6 @@ import json
 import secrets
 import subprocess
 import sys
-from types import TracebackType
 from typing import Self
 
 from services.local.seaweedfs import S3Keys
@@ -51,12 +50,7 @@ class Stores:
         self._cluster.kubectl("apply", "--filename=-", stdin=json.dumps(listed))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.terminate()
             self._process.wait(_STOP_TIMEOUT_S)

@@ -152,7 +152,7 @@ def component_of(pod: dict[str, Any]) -> str:
 
 
 def expire(release: Release, topic: str) -> None:
-    settings = ["retention.ms=1", "sediment.retention.owner=sweep"]
+    settings = ["retention.ms=1", "sediment.retention.owner=sweep", "--now"]
     release.sediment("topics", "set", topic, *settings, f"--rlmm={RLMM}")
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from services.local.postgres import EmbeddedPostgres
 from tests.console.history import Guarded, Shown, served_history
+from tests.harness.local_servers import DatabaseServer
 
 
 @pytest.fixture(scope="session")
 def shown(
-    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+    postgres: DatabaseServer, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shown]:
     database_url = postgres.create_database("console", template=migrated_database)
     with served_history(database_url, tmp_path_factory.mktemp("console")) as made:

@@ -7,26 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 from playwright.sync_api import Page
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid, uuid_to_text
-from services.api.operations import Anomaly, AnomalyKind, SweepKind, SweepOutcome, SweepRecord
+from services.api.operations import Anomaly, AnomalyKind, RunCounts, RunKind, ToolRun
 from services.api.partitions import OffsetGap
 from services.api.remote_storage_manager import IndexType
 from services.api.segment_batches import imports_of
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
-from services.console.tier import ServiceAddresses
-from services.rlm.servicer import RemoteLogManagerServicer
 from services.rsm.layout import CustomMetadata
+from services.views.endpoints import ServiceAddresses
 from tests.contract.rlmm.segments import DELETE_STARTED, FINISHED, add, move, segment
 from tests.harness.console import ServedConsole, serving_console
+from tests.harness.holds import hold
 from tests.harness.processes import RlmmProcess, serving_rlmm
-from tests.harness.served import served
+from tests.harness.served import served_rlm
 from tests.harness.ship_stack import running_stack
 from tests.harness.tier import now_ms
 from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, write_log_dir
-from tieredstorage.v1 import remote_log_manager_pb2_grpc as rlm_grpc
 
 PICTURES = Path(os.environ.get("TEST_PICTURES") or Path(__file__).parents[2] / "build" / "console")
 
@@ -68,14 +66,9 @@ def served_history(database_url: str, directory: Path) -> Iterator[Shown]:
             files.segment(base, [batch(base, 10, timestamp_ms=now_ms())])
             files.snapshot(base + 10)
         files.segment(3_970, [batch(3_970, 5, timestamp_ms=now_ms())])
-        servicer = RemoteLogManagerServicer(stack.rlm(log_dir))
-
-        def add_to(server: grpc.Server) -> None:
-            rlm_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
-
         with (
-            served(add_to, "tieredstorage.v1.RemoteLogManager") as (_, address),
-            serving_console(ServiceAddresses(rlmm.address, address)) as console,
+            served_rlm(stack.rlm(log_dir)) as (_, address),
+            serving_console(ServiceAddresses(rlmm=rlmm.address, rlm=address)) as console,
         ):
             yield Shown(console, orders)
 
@@ -106,16 +99,13 @@ def _fill(rlmm: RlmmProcess, orders: TopicIdPartition) -> None:
         tp = TopicIdPartition(random_uuid(), topic, 0)
         made = [_segment(tp, n, segment_size_in_bytes=size << 20) for n in range(segments)]
         client.import_remote_log_segments(imports_of(made))
-    client.put_topic_config(tp.topic_id, {"sediment.hold": "true"})
+    hold(client, tp)
     anomaly = Anomaly(
         AnomalyKind.CORRUPT_OBJECT, orders.topic_id, 0, random_uuid(), "1:a.log", MARKUP
     )
     client.report_anomalies([anomaly], "run-1")
-    client.report_sweep_run(
-        SweepRecord(
-            SweepKind.RETENTION, (), "run-1", SweepOutcome.DONE, 61_000, 1_234, 1_234, 9 << 30
-        )
-    )
+    run = ToolRun(RunKind.RETENTION, "run-1", duration_ms=61_000)
+    client.report_tool_run(run, [RunCounts(None, 1_234, 1_234, 9 << 30)])
 
 
 def _segment(tp: TopicIdPartition, number: int, **fields: Any) -> RemoteLogSegmentMetadata:

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from supply_chain.npm import AXE, fetch
 from tests.console.history import MARKUP, PICTURES, Guarded, Shown
 
 # Guards against hanging; a busy machine takes seconds.
@@ -21,6 +23,14 @@ def phone(browser: Browser, shown: Shown) -> Iterator[Page]:
     with Guarded(page, shown):
         yield page
     page.close()
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe, which checks accessibility."""
+    folder = tmp_path_factory.mktemp("axe")
+    fetch(AXE, folder)
+    return (folder / "axe.min.js").read_text()
 
 
 def picture(page: Page, name: str, height: int, width: int = 1_280) -> None:
@@ -105,16 +115,86 @@ def test_text_from_outside_stays_text(page: Page, shown: Shown) -> None:
     for path in ("anomalies", f"topic/{shown.partition[1]}/orders"):
         page.goto(shown.url(path))
         expect(page.locator("main")).to_contain_text(MARKUP)
-    assert page.title() == "Sediment"
+    expect(page).to_have_title("orders - Sediment")
     assert page.locator("img").count() == 0
 
 
 @pytest.mark.parametrize(
-    ("path", "text"), [("sweeps", "9.0 GiB"), ("health", "RLMM"), ("nothing", "Topics")]
+    ("path", "text"),
+    [
+        ("", "orders"),
+        ("sweeps", "9.0 GiB"),
+        ("health", "RLMM"),
+        ("nothing", "There is no such page"),
+        ("topics?offset=500", "there are 4, and no such page"),
+        ("topics?search=zzz", "no name contains this"),
+    ],
 )
 def test_other_pages_show_what_they_are_for(page: Page, shown: Shown, path: str, text: str) -> None:
     page.goto(shown.url(path))
     expect(page.locator("main")).to_contain_text(text)
+
+
+def test_every_page_says_how_many_problems_there_are(page: Page, shown: Shown) -> None:
+    """One topic on hold and a corrupt object: the page of health has a critical line."""
+    for path in ("topics", "sweeps"):
+        page.goto(shown.url(path))
+        expect(page.locator("#health")).to_have_text(re.compile(r"Health: 1 critical"))
+        expect(page.locator("#health")).to_have_class("CRITICAL")
+    page.locator("#health").click()
+    expect(page.get_by_role("heading", name="Health")).to_be_visible()
+    expect(page.locator("main table").nth(1).locator("tbody tr").first).to_contain_text("critical")
+
+
+def test_a_partition_leads_back_to_its_topic_and_names_the_tab(page: Page, shown: Shown) -> None:
+    page.goto(shown.url(*shown.partition))
+    way = page.get_by_role("navigation", name="The way to this page")
+    expect(way).to_have_text("Topics / orders / orders-0")
+    expect(page).to_have_title("orders-0 - Sediment")
+    way.get_by_role("link", name="orders").click()
+    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+
+
+def test_heads_sort_the_rows(page: Page, shown: Shown) -> None:
+    page.goto(shown.url("topics"))
+    names = page.locator("main tbody tr td:first-child")
+    expect(names.first).to_have_text("orders")
+    page.get_by_role("button", name="topic", exact=True).click()
+    expect(names).to_have_text(["__proto__", "audit.log", "orders", "payments"])
+    page.get_by_role("button", name="segments", exact=True).click()
+    expect(names.first).to_have_text("orders")
+    page.get_by_role("button", name="segments", exact=True).click()
+    expect(names.first).to_have_text("__proto__")
+    expect(page.locator("th[aria-sort=ascending]")).to_have_text("segments")
+
+
+PAGES = ("topics", "topic", "partition", "anomalies", "sweeps", "health", "nothing")
+
+
+@pytest.mark.parametrize("width", [1_280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_pages_fit_and_axe_finds_nothing(
+    browser: Browser, shown: Shown, axe: str, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    page = browser.new_page(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    # The page's own policy lets no script in but its own.
+    with Guarded(page, shown):
+        for name in PAGES:
+            ways: dict[str, tuple[object, ...]] = {
+                "topic": ("topic", *shown.partition[1:3]),
+                "partition": shown.partition,
+            }
+            page.goto(shown.url(*ways.get(name, (name,))))
+            expect(page.locator("#health")).to_have_class("CRITICAL")
+            expect(page.locator("main h2")).to_be_visible()
+            picture(page, f"{name}-{width}-{scheme}", 900, width)
+            wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            assert wide <= 0, name
+            found = page.evaluate(f"{axe}; axe.run().then(found => found.violations)")
+            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], name
+    page.close()
 
 
 def test_the_page_works_on_a_phone_in_the_dark(browser: Browser, shown: Shown) -> None:

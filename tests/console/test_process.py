@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from services.api.roles import Role
-from services.local.postgres import EmbeddedPostgres
 from services.local.stack import own_environment
 from tests.console.history import Shown
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.processes import serving_rlmm
 from tests.harness.secured import Deployment, spiffe
 from tests.harness.small_limits import no_further_threads
@@ -58,7 +58,7 @@ def running(command: list[str], environment: Mapping[str, str]) -> Iterator[str]
 
 
 def test_the_command_serves_this_machine_and_ends_when_told(
-    postgres: EmbeddedPostgres, migrated_database: str
+    postgres: DatabaseServer, migrated_database: str
 ) -> None:
     database_url = postgres.create_database("console-command", template=migrated_database)
     with (
@@ -77,7 +77,7 @@ def test_the_service_serves_tls_by_its_settings(shown: Shown, tmp_path: Path) ->
         for name, value in deployment.environment("CONSOLE").items()
         if "_TLS_" in name or "POLICY" in name
     }
-    address = next(a for service, a, _ in shown.console.tier.channels if service == "rlmm")
+    address = next(a for service, a, _ in shown.console.tier.clients.channels if service == "rlmm")
     settings = {**files, "CONSOLE_RLMM_ADDRESS": address, "SEDIMENT_PLAINTEXT": "true"}
     oncall = deployment.client("oncall")
 
@@ -97,7 +97,7 @@ NO_THREAD = "can't start new thread"
 
 @pytest.fixture
 def plain(shown: Shown) -> dict[str, str]:
-    addresses = {service: address for service, address, _ in shown.console.tier.channels}
+    addresses = {service: address for service, address, _ in shown.console.tier.clients.channels}
     return {
         "CONSOLE_RLMM_ADDRESS": addresses["rlmm"],
         "SEDIMENT_PLAINTEXT": "true",

@@ -1,7 +1,6 @@
 """Define the tests of leadership calls that every RemoteLogManager must pass."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from services.api.errors import (
     InvalidStateTransitionError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import EventQuery, RemotePartitionDeleteState
 from services.api.remote_log_manager import (
     LeadershipChange,
     LeadershipDelta,
@@ -24,7 +23,7 @@ from services.api.remote_log_manager import (
     StopReason,
     all_descriptions,
 )
-from services.api.remote_log_metadata_manager import all_partitions
+from services.api.remote_log_metadata_manager import all_events, all_partitions
 from services.api.segments import RemoteLogSegmentState
 from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, three_segments
@@ -60,9 +59,9 @@ class RlmLifecycleContract:
     """
 
     @pytest.fixture
-    def shipped(self, stack: Stack, log_dir: Path) -> Stack:
-        three_segments(log_dir)
-        stack.ship(log_dir)
+    def shipped(self, stack: Stack) -> Stack:
+        three_segments(stack.log_dir)
+        stack.ship()
         return stack
 
     def test_roles_are_taken_on_in_order(self, shipped: Stack, rlm: RemoteLogManager) -> None:
@@ -85,8 +84,10 @@ class RlmLifecycleContract:
         assert "leader epoch 2 is older than 3" in str(stale)
         assert fresh is None
         assert roles(rlm) == {NAME: LEADER, OTHERS[0]: LEADER}
-        (stale,) = stopped(rlm, StopReason.TOPIC_DELETED, NAME, epoch=2)
-        assert isinstance(stale, FencedLeaderEpochError)
+        for reason in StopReason:
+            (stale,) = stopped(rlm, reason, NAME, epoch=2)
+            assert isinstance(stale, FencedLeaderEpochError)
+        assert roles(rlm) == {NAME: LEADER, OTHERS[0]: LEADER}
         assert [s.delete_state for s in all_partitions(shipped.rlmm)] == [None]
 
     def test_reassigned_touches_nothing_of_the_tier(
@@ -106,6 +107,8 @@ class RlmLifecycleContract:
         (found,) = all_partitions(shipped.rlmm)
         assert found.delete_state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED
         assert len(shipped.segments()) == 2
+        events = all_events(shipped.rlmm, EventQuery(NAME))
+        assert [event.reason for event in events].count("topic deleted") == 1
 
     def test_tiering_disabled_is_the_topics_to_allow_and_the_leaders_to_do(
         self, shipped: Stack, rlm: RemoteLogManager
@@ -117,7 +120,9 @@ class RlmLifecycleContract:
         assert isinstance(refused, DeletionRefusedError)
         assert "remote.log.delete.on.disable" in str(refused)
         assert roles(rlm) == {NAME: LEADER}
-        shipped.rlmm.put_topic_config(NAME.topic_id, {"remote.log.delete.on.disable": "true"})
+        shipped.rlmm.put_topic_config(
+            NAME.topic_id, {"remote.log.delete.on.disable": "true"}, now=True
+        )
         for _ in range(2):
             assert stopped(rlm, StopReason.TIERING_DISABLED, NAME, epoch=3) == [None]
         marked = RemoteLogSegmentState.DELETE_SEGMENT_STARTED

@@ -10,6 +10,7 @@ from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, StoredKeys
+from tests.harness.stores import keys_in
 
 PART = 5 * MIB
 # One for all, since the first object of a bucket takes seconds; each test has its own prefix.
@@ -43,6 +44,6 @@ def everything_in(backend: StorageBackend, prefix: str) -> StoredKeys:
 
     def stored_keys() -> Collection[str]:
         uploads = [f"{upload.key} (unfinished)" for upload in backend.list_uploads(prefix)]
-        return [*backend.list_keys(prefix), *uploads]
+        return [*keys_in(backend, prefix), *uploads]
 
     return stored_keys

@@ -37,7 +37,7 @@ from services.api.segment_objects import (
     all_segment_objects,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rsm import segment_objects
+from services.api.validation import seal
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend
 from services.rsm.layout import segment_keys
 from tests.contract.remote_storage_manager_contract import (
@@ -71,18 +71,31 @@ class Store:
 
 
 class SegmentObjectsContract:
-    """Tests one empty place; subclasses provide its `objects`, `rsm` and `store`."""
+    """Tests one empty place; subclasses provide the fixtures of `use_implementation`."""
 
-    def test_nothing_is_listed_of_an_empty_store(self, objects: SegmentObjects) -> None:
-        assert list(all_segment_objects(objects, ObjectQuery())) == []
-        assert list(all_multipart_uploads(objects)) == []
+    objects: SegmentObjects
+    rsm: RemoteStorageManager
+    store: Store
 
-    def test_a_copy_is_three_objects_with_its_names_and_sizes(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    @pytest.fixture(autouse=True)
+    def use_implementation(
+        self, segment_objects: SegmentObjects, manager: RemoteStorageManager, own_store: Store
     ) -> None:
+        self.objects, self.rsm, self.store = segment_objects, manager, own_store
+
+    def copied(
+        self, files: Files, metadata: RemoteLogSegmentMetadata | None = None
+    ) -> RemoteLogSegmentMetadata:
+        return copied(self.rsm, files, metadata)
+
+    def test_nothing_is_listed_of_an_empty_store(self) -> None:
+        assert list(all_segment_objects(self.objects, ObjectQuery())) == []
+        assert list(all_multipart_uploads(self.objects)) == []
+
+    def test_a_copy_is_three_objects_with_its_names_and_sizes(self) -> None:
         files = Files(some_bytes(MIB))
-        metadata = copied(rsm, files)
-        found = {each.name.kind: each for each in all_segment_objects(objects, ObjectQuery())}
+        metadata = self.copied(files)
+        found = {each.name.kind: each for each in all_segment_objects(self.objects, ObjectQuery())}
         assert set(found) == set(SegmentObjectKind)
         segment_id, tp = metadata.remote_log_segment_id, metadata.topic_id_partition
         for each in found.values():
@@ -94,10 +107,10 @@ class SegmentObjectsContract:
             assert each.etag
         log, manifest = found[SegmentObjectKind.LOG], found[SegmentObjectKind.MANIFEST]
         indexes = found[SegmentObjectKind.INDEXES]
-        assert manifest.location == store.manifest_of(metadata)
+        assert manifest.location == self.store.manifest_of(metadata)
         assert manifest.name.attempt is None
         assert log.name.attempt == indexes.name.attempt is not None
-        assert log.location == store.log_of(metadata, log.name.attempt or "")
+        assert log.location == self.store.log_of(metadata, log.name.attempt or "")
         assert (log.size_bytes, indexes.size_bytes) == (
             MIB,
             sum(len(index) for index in files.indexes.values()),
@@ -106,15 +119,15 @@ class SegmentObjectsContract:
     @pytest.mark.parametrize("shards", [1, 3, 256])
     @pytest.mark.parametrize("page_size", [0, 1, 5])
     def test_shards_and_pages_have_each_object_once_and_partitions_whole(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, shards: int, page_size: int
+        self, shards: int, page_size: int
     ) -> None:
         topics = [UUID(int=(first << 120) + 1) for first in (0x00, 0x55, 0x56, 0xAB, 0xFF)]
         for topic_id in topics:
-            copied(rsm, Files(b"log"), a_segment(topic_id=topic_id))
+            self.copied(Files(b"log"), a_segment(topic_id=topic_id))
         seen: list[SegmentObject] = []
         of_topics: dict[UUID, int] = {}
         for shard in range(shards):
-            in_shard = list_by_pages(objects, ObjectQuery(0, shard, shards), page_size)
+            in_shard = list_by_pages(self.objects, ObjectQuery(0, shard, shards), page_size)
             assert [each.location.key for each in in_shard] == sorted(
                 each.location.key for each in in_shard
             )
@@ -124,13 +137,11 @@ class SegmentObjectsContract:
         assert len(seen) == len({each.location for each in seen}) == 3 * len(topics)
         assert set(of_topics) == set(topics)
 
-    def test_foreign_objects_are_not_listed(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
-    ) -> None:
-        copied(rsm, Files(b"log"))
+    def test_foreign_objects_are_not_listed(self) -> None:
+        self.copied(Files(b"log"))
         for key in ("readme.txt", "ff" * 16 + "/0/notes.log", f"{'ff' * 16}/x/y.manifest"):
-            store.backend.put(f"{store.prefix}{key}", b"not ours")
-        assert len(list_by_pages(objects, ObjectQuery(), 2)) == 3
+            self.store.backend.put(f"{self.store.prefix}{key}", b"not ours")
+        assert len(list_by_pages(self.objects, ObjectQuery(), 2)) == 3
 
     @pytest.mark.parametrize(
         "list_one",
@@ -148,69 +159,62 @@ class SegmentObjectsContract:
         ],
     )
     def test_a_location_that_is_not_registered_is_refused(
-        self, objects: SegmentObjects, list_one: Callable[[SegmentObjects], object]
+        self, list_one: Callable[[SegmentObjects], object]
     ) -> None:
         with pytest.raises(InvalidRequestError, match="location 77 is not registered; add it to"):
-            list_one(objects)
+            list_one(self.objects)
 
     @pytest.mark.parametrize("token", ["x", "eA==", "\u00e9", "A" * 44])
-    def test_a_forged_token_is_refused(self, objects: SegmentObjects, token: str) -> None:
+    def test_a_forged_token_is_refused(self, token: str) -> None:
         with pytest.raises(InvalidRequestError, match="page_token"):
-            objects.list_segment_objects(ObjectQuery(), page_token=token)
+            self.objects.list_segment_objects(ObjectQuery(), page_token=token)
         with pytest.raises(InvalidRequestError, match="page_token"):
-            objects.list_multipart_uploads(page_token=token)
+            self.objects.list_multipart_uploads(page_token=token)
 
     @pytest.mark.parametrize("size", [1_025, 1_000_000])
-    def test_a_token_that_is_longer_than_any_key_is_refused(
-        self, objects: SegmentObjects, size: int
-    ) -> None:
+    def test_a_token_that_is_longer_than_any_key_is_refused(self, size: int) -> None:
         """Otherwise it would be sent to the store as the start of the list."""
         query, long = ObjectQuery(), "a" * size
-        of_objects = segment_objects.encode(query, long)
-        of_uploads = segment_objects.encode(("uploads", 0), f"key\n{long}")
+        of_objects = seal(query, long.encode())
+        of_uploads = seal(("uploads", 0), f"key\n{long}".encode())
         with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
-            objects.list_segment_objects(query, page_token=of_objects)
+            self.objects.list_segment_objects(query, page_token=of_objects)
         with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
-            objects.list_multipart_uploads(page_token=of_uploads)
+            self.objects.list_multipart_uploads(page_token=of_uploads)
 
-    def test_the_longest_key_and_the_longest_id_of_an_upload_fit_into_tokens(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager
-    ) -> None:
-        copied(rsm, Files(b"log"))
+    def test_the_longest_key_and_the_longest_id_of_an_upload_fit_into_tokens(self) -> None:
+        self.copied(Files(b"log"))
         query, longest = ObjectQuery(), "a" * 1_024
-        token = segment_objects.encode(query, longest)
-        assert objects.list_segment_objects(query, page_token=token).next_page_token == ""
-        token = segment_objects.encode(("uploads", 0), f"{longest}\n{longest}")
-        assert objects.list_multipart_uploads(page_token=token).uploads == ()
+        token = seal(query, longest.encode())
+        assert self.objects.list_segment_objects(query, page_token=token).next_page_token == ""
+        token = seal(("uploads", 0), f"{longest}\n{longest}".encode())
+        assert self.objects.list_multipart_uploads(page_token=token).uploads == ()
 
-    def test_a_token_of_another_query_and_a_negative_page_are_refused(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager
-    ) -> None:
-        copied(rsm, Files(b"log"))
-        token = objects.list_segment_objects(ObjectQuery(), page_size=1).next_page_token
+    def test_a_token_of_another_query_and_a_negative_page_are_refused(self) -> None:
+        self.copied(Files(b"log"))
+        token = self.objects.list_segment_objects(ObjectQuery(), page_size=1).next_page_token
         with pytest.raises(InvalidRequestError, match="page_token: is of another query"):
-            objects.list_segment_objects(ObjectQuery(0, 0, 2), page_token=token)
+            self.objects.list_segment_objects(ObjectQuery(0, 0, 2), page_token=token)
         with pytest.raises(InvalidRequestError, match="page_size"):
-            objects.list_segment_objects(ObjectQuery(), page_size=-1)
+            self.objects.list_segment_objects(ObjectQuery(), page_size=-1)
 
-    def test_manifest_has_the_metadata_and_sizes_of_the_copy(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
-    ) -> None:
-        metadata = copied(rsm, Files(b"the log", {IndexType.OFFSET: b"12", **REST}))
-        reported = objects.read_segment_manifest(store.manifest_of(metadata))
+    def test_manifest_has_the_metadata_and_sizes_of_the_copy(self) -> None:
+        metadata = self.copied(Files(b"the log", {IndexType.OFFSET: b"12", **REST}))
+        reported = self.objects.read_segment_manifest(self.store.manifest_of(metadata))
         assert reported.metadata == replace(metadata, state=COPY_SEGMENT_STARTED)
         assert (reported.log_size_bytes, reported.indexes_size_bytes) == (7, 2)
         assert reported.written_at_ms > BEFORE_MS
-        assert store.backend.describe(store.log_of(metadata, reported.attempt).key) is not None
+        assert (
+            self.store.backend.describe(self.store.log_of(metadata, reported.attempt).key)
+            is not None
+        )
 
     @pytest.mark.parametrize("size", [0, 1, MIB, 2 * MIB + 5])
-    def test_manifest_has_the_digests_of_the_copied_files(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, size: int
-    ) -> None:
+    def test_manifest_has_the_digests_of_the_copied_files(self, size: int) -> None:
         log = some_bytes(size)
         indexes = {IndexType.OFFSET: b"12", IndexType.TRANSACTION: b"an aborted one"}
-        metadata = copied(rsm, Files(log, {**REST, **indexes}))
-        reported = objects.read_segment_manifest(store.manifest_of(metadata)).digests
+        metadata = self.copied(Files(log, {**REST, **indexes}))
+        reported = self.objects.read_segment_manifest(self.store.manifest_of(metadata)).digests
         chunks = tuple(crc32c(log[at : at + MIB]) for at in range(0, size, MIB))
         assert reported == CopyDigests(
             LogDigest(FileDigest(size, crc32c(log)), chunks, MIB),
@@ -220,145 +224,129 @@ class SegmentObjectsContract:
             },
         )
 
-    def test_of_a_copy_without_a_transaction_index_there_is_no_digest_of_one(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
-    ) -> None:
-        metadata = copied(rsm, Files(b"log", {IndexType.OFFSET: b"12", **REST}))
-        reported = objects.read_segment_manifest(store.manifest_of(metadata)).digests
+    def test_of_a_copy_without_a_transaction_index_there_is_no_digest_of_one(self) -> None:
+        metadata = self.copied(Files(b"log", {IndexType.OFFSET: b"12", **REST}))
+        reported = self.objects.read_segment_manifest(self.store.manifest_of(metadata)).digests
         assert reported is not None
         assert IndexType.TRANSACTION not in reported.indexes
 
     @pytest.mark.parametrize(
         "content", [b"{}", bytes(MAX_SMALL_OBJECT_BYTES + 1)], ids=["not one", "too large"]
     )
-    def test_of_a_manifest_that_is_none(
-        self, objects: SegmentObjects, store: Store, content: bytes
-    ) -> None:
+    def test_of_a_manifest_that_is_none(self, content: bytes) -> None:
         metadata = a_segment()
         with pytest.raises(RemoteResourceNotFoundError):
-            objects.read_segment_manifest(store.manifest_of(metadata))
-        store.backend.put(store.manifest_of(metadata).key, content)
+            self.objects.read_segment_manifest(self.store.manifest_of(metadata))
+        self.store.backend.put(self.store.manifest_of(metadata).key, content)
         with pytest.raises(CorruptSegmentError):
-            objects.read_segment_manifest(store.manifest_of(metadata))
+            self.objects.read_segment_manifest(self.store.manifest_of(metadata))
         with pytest.raises(InvalidRequestError, match="not a manifest"):
-            objects.read_segment_manifest(store.log_of(metadata, "0" * 16))
+            self.objects.read_segment_manifest(self.store.log_of(metadata, "0" * 16))
 
-    def test_objects_are_deleted_and_those_that_are_gone_too(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager
-    ) -> None:
-        kept, gone = copied(rsm, Files(b"kept")), copied(rsm, Files(b"gone"))
+    def test_objects_are_deleted_and_those_that_are_gone_too(self) -> None:
+        kept, gone = self.copied(Files(b"kept")), self.copied(Files(b"gone"))
         doomed = [
             ObjectToDelete(each.location, each.etag)
-            for each in all_segment_objects(objects, ObjectQuery())
+            for each in all_segment_objects(self.objects, ObjectQuery())
             if each.name.segment_id == gone.remote_log_segment_id.id
         ]
         twice = [*doomed, doomed[0]]
-        assert objects.delete_segment_objects(twice, committed_copies=True) == [None] * 4
-        assert objects.delete_segment_objects(doomed, committed_copies=True) == [None] * 3
-        assert objects.delete_segment_objects(doomed) == [None] * 3
-        left = {each.name.segment_id for each in all_segment_objects(objects, ObjectQuery())}
+        assert self.objects.delete_segment_objects(twice, committed_copies=True) == [None] * 4
+        assert self.objects.delete_segment_objects(doomed, committed_copies=True) == [None] * 3
+        assert self.objects.delete_segment_objects(doomed) == [None] * 3
+        left = {each.name.segment_id for each in all_segment_objects(self.objects, ObjectQuery())}
         assert left == {kept.remote_log_segment_id.id}
-        assert fetched(rsm, kept) == b"kept"
+        assert fetched(self.rsm, kept) == b"kept"
 
-    def test_an_index_that_was_read_is_not_found_once_its_object_is_deleted(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager
-    ) -> None:
-        metadata = copied(rsm, Files(b"log"))
-        assert index(rsm, metadata, IndexType.OFFSET)
-        doomed = [ObjectToDelete(e.location) for e in all_segment_objects(objects, ObjectQuery())]
-        assert objects.delete_segment_objects(doomed, committed_copies=True) == [None] * 3
+    def test_an_index_that_was_read_is_not_found_once_its_object_is_deleted(self) -> None:
+        metadata = self.copied(Files(b"log"))
+        assert index(self.rsm, metadata, IndexType.OFFSET)
+        doomed = [
+            ObjectToDelete(e.location) for e in all_segment_objects(self.objects, ObjectQuery())
+        ]
+        assert self.objects.delete_segment_objects(doomed, committed_copies=True) == [None] * 3
         with pytest.raises(RemoteResourceNotFoundError):
-            index(rsm, metadata, IndexType.TIMESTAMP)
+            index(self.rsm, metadata, IndexType.TIMESTAMP)
 
-    def test_an_object_that_is_another_one_now_stays(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
-    ) -> None:
-        metadata = copied(rsm, Files(b"log"))
-        seen = list(all_segment_objects(objects, ObjectQuery()))
-        manifest = store.manifest_of(metadata)
-        store.backend.put(manifest.key, store.backend.get(manifest.key) + b" ")
-        outcomes = objects.delete_segment_objects(
+    def test_an_object_that_is_another_one_now_stays(self) -> None:
+        metadata = self.copied(Files(b"log"))
+        seen = list(all_segment_objects(self.objects, ObjectQuery()))
+        manifest = self.store.manifest_of(metadata)
+        self.store.backend.put(manifest.key, self.store.backend.get(manifest.key) + b" ")
+        outcomes = self.objects.delete_segment_objects(
             [ObjectToDelete(each.location, each.etag) for each in seen], committed_copies=True
         )
         by_key = dict(zip((each.location.key for each in seen), outcomes, strict=True))
         assert isinstance(by_key.pop(manifest.key), ConcurrentUpdateError)
         assert set(by_key.values()) == {None}
-        assert [each.location for each in all_segment_objects(objects, ObjectQuery())] == [manifest]
+        assert [each.location for each in all_segment_objects(self.objects, ObjectQuery())] == [
+            manifest
+        ]
 
-    def test_a_committed_copy_is_refused_by_name_and_leftovers_beside_it_go(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
-    ) -> None:
-        metadata = copied(rsm, Files(b"log"))
+    def test_a_committed_copy_is_refused_by_name_and_leftovers_beside_it_go(self) -> None:
+        metadata = self.copied(Files(b"log"))
         never_copied = a_segment()
-        left = [store.log_of(each, "0" * 16) for each in (metadata, never_copied)]
+        left = [self.store.log_of(each, "0" * 16) for each in (metadata, never_copied)]
         for each in left:
-            store.backend.put(each.key, b"left by a copy that failed")
-        kept = [each.location for each in all_segment_objects(objects, ObjectQuery())]
+            self.store.backend.put(each.key, b"left by a copy that failed")
+        kept = [each.location for each in all_segment_objects(self.objects, ObjectQuery())]
         kept = [each for each in kept if each not in left]
         assert len(kept) == 3
-        outcomes = objects.delete_segment_objects(
-            [ObjectToDelete(each) for each in (*left, store.manifest_of(never_copied), *kept)]
+        outcomes = self.objects.delete_segment_objects(
+            [ObjectToDelete(each) for each in (*left, self.store.manifest_of(never_copied), *kept)]
         )
         assert outcomes[:3] == [None] * 3
         for refused, location in zip(outcomes[3:], kept, strict=True):
             assert isinstance(refused, DeletionRefusedError)
             assert str(refused).startswith(location.key)
             assert "committed_copies" in str(refused)
-        assert [each.location for each in all_segment_objects(objects, ObjectQuery())] == kept
-        assert fetched(rsm, metadata) == b"log"
+        assert [each.location for each in all_segment_objects(self.objects, ObjectQuery())] == kept
+        assert fetched(self.rsm, metadata) == b"log"
 
-    def test_objects_beside_a_damaged_manifest_stay(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
-    ) -> None:
-        metadata = copied(rsm, Files(b"log"))
-        store.backend.put(store.manifest_of(metadata).key, b"damaged")
-        found = [each.location for each in all_segment_objects(objects, ObjectQuery())]
-        outcomes = objects.delete_segment_objects([ObjectToDelete(each) for each in found])
+    def test_objects_beside_a_damaged_manifest_stay(self) -> None:
+        metadata = self.copied(Files(b"log"))
+        self.store.backend.put(self.store.manifest_of(metadata).key, b"damaged")
+        found = [each.location for each in all_segment_objects(self.objects, ObjectQuery())]
+        outcomes = self.objects.delete_segment_objects([ObjectToDelete(each) for each in found])
         assert all(isinstance(each, CorruptSegmentError) for each in outcomes)
-        assert len(list(all_segment_objects(objects, ObjectQuery()))) == 3
+        assert len(list(all_segment_objects(self.objects, ObjectQuery()))) == 3
 
     @pytest.mark.parametrize(
         "key",
         ["", "other/prefix", ".sediment", "../../etc/passwd", "{prefix}readme.txt", "{log}/x"],
     )
-    def test_only_objects_of_segments_can_be_named(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, key: str
-    ) -> None:
-        metadata = copied(rsm, Files(b"log"))
-        store.backend.put(f"{store.prefix}readme.txt", b"not ours")
-        log = store.log_of(metadata, "0" * 16).key
-        location = ObjectLocation(LOCATION_ID, key.format(prefix=store.prefix, log=log))
-        good = ObjectToDelete(store.manifest_of(metadata))
+    def test_only_objects_of_segments_can_be_named(self, key: str) -> None:
+        metadata = self.copied(Files(b"log"))
+        self.store.backend.put(f"{self.store.prefix}readme.txt", b"not ours")
+        log = self.store.log_of(metadata, "0" * 16).key
+        location = ObjectLocation(LOCATION_ID, key.format(prefix=self.store.prefix, log=log))
+        good = ObjectToDelete(self.store.manifest_of(metadata))
         with pytest.raises(
             InvalidRequestError, match=r"objects\[1\].location.key: names no object"
         ):
-            objects.delete_segment_objects([good, ObjectToDelete(location)])
+            self.objects.delete_segment_objects([good, ObjectToDelete(location)])
         with pytest.raises(
             InvalidRequestError, match=r"uploads\[0\].location.key: names no object"
         ):
-            objects.abort_multipart_uploads([(location, "upload")])
-        assert len(list(all_segment_objects(objects, ObjectQuery()))) == 3
-        assert store.backend.get(f"{store.prefix}readme.txt") == b"not ours"
+            self.objects.abort_multipart_uploads([(location, "upload")])
+        assert len(list(all_segment_objects(self.objects, ObjectQuery()))) == 3
+        assert self.store.backend.get(f"{self.store.prefix}readme.txt") == b"not ours"
 
     @pytest.mark.parametrize("count", [0, MAX_OBJECTS + 1])
-    def test_none_and_too_many_are_refused(
-        self, objects: SegmentObjects, store: Store, count: int
-    ) -> None:
-        location = store.manifest_of(a_segment())
+    def test_none_and_too_many_are_refused(self, count: int) -> None:
+        location = self.store.manifest_of(a_segment())
         with pytest.raises(InvalidRequestError, match="objects: must be 1 to 1000"):
-            objects.delete_segment_objects([ObjectToDelete(location)] * count)
+            self.objects.delete_segment_objects([ObjectToDelete(location)] * count)
         with pytest.raises(InvalidRequestError, match="uploads: must be 1 to 1000"):
-            objects.abort_multipart_uploads([(location, "upload")] * count)
+            self.objects.abort_multipart_uploads([(location, "upload")] * count)
 
-    def test_incomplete_uploads_are_listed_and_aborted(
-        self, objects: SegmentObjects, store: Store
-    ) -> None:
-        keys = [store.log_of(a_segment(topic_id=UUID(int=n)), "0" * 16).key for n in (1, 2, 3)]
-        begun = [store.backend.begin_upload(key) for key in keys]
+    def test_incomplete_uploads_are_listed_and_aborted(self) -> None:
+        keys = [self.store.log_of(a_segment(topic_id=UUID(int=n)), "0" * 16).key for n in (1, 2, 3)]
+        begun = [self.store.backend.begin_upload(key) for key in keys]
         listed: list[MultipartUpload] = []
         token = ""
         while True:
-            page = objects.list_multipart_uploads(page_size=1, page_token=token)
+            page = self.objects.list_multipart_uploads(page_size=1, page_token=token)
             listed += page.uploads
             token = page.next_page_token
             if not token:
@@ -369,80 +357,70 @@ class SegmentObjectsContract:
         assert all(each.begun_ms > BEFORE_MS for each in listed)
         assert [each.name.topic_id for each in listed] == [UUID(int=n) for n in (1, 2, 3)]
         ended = [(each.location, each.upload_id) for each in listed[:2]]
-        assert objects.abort_multipart_uploads(ended) == [None, None]
-        assert objects.abort_multipart_uploads(ended) == [None, None]
-        assert list(all_multipart_uploads(objects)) == listed[2:]
+        assert self.objects.abort_multipart_uploads(ended) == [None, None]
+        assert self.objects.abort_multipart_uploads(ended) == [None, None]
+        assert list(all_multipart_uploads(self.objects)) == listed[2:]
 
     @pytest.mark.parametrize(
         "upload_id",
         ["", "\0", "a\nb", "x" * 1_025],
         ids=["none", "a null", "two lines", "too long"],
     )
-    def test_an_upload_must_have_an_id(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, upload_id: str
-    ) -> None:
-        metadata = copied(rsm, Files(b"log"))
-        attempt = objects.read_segment_manifest(store.manifest_of(metadata)).attempt
-        doomed = (store.log_of(metadata, attempt), upload_id)
+    def test_an_upload_must_have_an_id(self, upload_id: str) -> None:
+        metadata = self.copied(Files(b"log"))
+        attempt = self.objects.read_segment_manifest(self.store.manifest_of(metadata)).attempt
+        doomed = (self.store.log_of(metadata, attempt), upload_id)
         with pytest.raises(InvalidRequestError, match=r"uploads\[0\].upload_id: names no upload"):
-            objects.abort_multipart_uploads([doomed])
-        assert fetched(rsm, metadata) == b"log"
+            self.objects.abort_multipart_uploads([doomed])
+        assert fetched(self.rsm, metadata) == b"log"
 
     @pytest.mark.parametrize("upload_id", ["x" * 1_024, "\N{GRINNING FACE}" * 256, "..", "../.."])
-    def test_an_id_of_no_upload_ends_nothing(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, upload_id: str
-    ) -> None:
-        metadata = copied(rsm, Files(b"log"))
-        begun = store.backend.begin_upload(store.log_of(a_segment(), "0" * 16).key)
+    def test_an_id_of_no_upload_ends_nothing(self, upload_id: str) -> None:
+        metadata = self.copied(Files(b"log"))
+        begun = self.store.backend.begin_upload(self.store.log_of(a_segment(), "0" * 16).key)
         ids = [upload_id, f"{begun.upload_id}/{upload_id}", f"{upload_id}/{begun.upload_id}"]
         place = ObjectLocation(LOCATION_ID, begun.key)
-        outcomes = objects.abort_multipart_uploads([(place, each[:1_024]) for each in ids])
+        outcomes = self.objects.abort_multipart_uploads([(place, each[:1_024]) for each in ids])
         # A store may refuse an id that it would never give.
         assert all(each is None or "answered 400" in str(each) for each in outcomes)
-        assert [each.upload_id for each in all_multipart_uploads(objects)] == [begun.upload_id]
-        assert fetched(rsm, metadata) == b"log"
+        assert [each.upload_id for each in all_multipart_uploads(self.objects)] == [begun.upload_id]
+        assert fetched(self.rsm, metadata) == b"log"
 
-    def test_the_latest_state_under_a_name_is_kept_beside_the_segments(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager
-    ) -> None:
-        copied(rsm, Files(b"log"))
+    def test_the_latest_state_under_a_name_is_kept_beside_the_segments(self) -> None:
+        self.copied(Files(b"log"))
         with pytest.raises(RemoteResourceNotFoundError):
-            objects.deployment_state("topics")
+            self.objects.deployment_state("topics")
         largest = some_bytes(MAX_STATE_BYTES)
         for data in (b"", b"first", largest):
-            objects.put_deployment_state("topics", data)
-            assert objects.deployment_state("topics") == data
-        objects.put_deployment_state("topics-a-0", b"another")
-        assert objects.deployment_state("topics") == largest
-        assert len(list(all_segment_objects(objects, ObjectQuery()))) == 3
+            self.objects.put_deployment_state("topics", data)
+            assert self.objects.deployment_state("topics") == data
+        self.objects.put_deployment_state("topics-a-0", b"another")
+        assert self.objects.deployment_state("topics") == largest
+        assert len(list(all_segment_objects(self.objects, ObjectQuery()))) == 3
 
     @pytest.mark.parametrize("name", ["", "../topics", "Topics", "a/b", "x" * 65])
-    def test_a_state_has_a_name_of_its_form_and_a_bound(
-        self, objects: SegmentObjects, name: str
-    ) -> None:
+    def test_a_state_has_a_name_of_its_form_and_a_bound(self, name: str) -> None:
         for call in (
-            lambda: objects.put_deployment_state(name, b""),
-            lambda: objects.deployment_state(name),
+            lambda: self.objects.put_deployment_state(name, b""),
+            lambda: self.objects.deployment_state(name),
         ):
             with pytest.raises(InvalidRequestError, match=r"^name: must be 1 to 64"):
                 call()
         with pytest.raises(InvalidRequestError, match=r"^data: at most"):
-            objects.put_deployment_state("topics", bytes(MAX_STATE_BYTES + 1))
+            self.objects.put_deployment_state("topics", bytes(MAX_STATE_BYTES + 1))
 
-    def test_objects_of_a_copy_in_progress_are_neither_deleted_nor_aborted(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
-    ) -> None:
+    def test_objects_of_a_copy_in_progress_are_neither_deleted_nor_aborted(self) -> None:
         metadata, files = a_segment(), Files(b"log")
         outcomes: list[object] = []
-        location = store.log_of(metadata, "0" * 16)
+        location = self.store.log_of(metadata, "0" * 16)
 
         def chunks_with_a_deletion() -> Iterator[SegmentChunk]:
-            outcomes.extend(objects.delete_segment_objects([ObjectToDelete(location)]))
-            outcomes.extend(objects.abort_multipart_uploads([(location, "upload")]))
+            outcomes.extend(self.objects.delete_segment_objects([ObjectToDelete(location)]))
+            outcomes.extend(self.objects.abort_multipart_uploads([(location, "upload")]))
             yield from files.chunks()
 
         data = replace(files.data(), chunks=chunks_with_a_deletion())
-        rsm.copy_log_segment_data(metadata, data)
+        self.rsm.copy_log_segment_data(metadata, data)
         assert [type(each) for each in outcomes] == [RetriableRemoteStorageError] * 2
 
 

@@ -13,7 +13,6 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.converters.partitions import (
     polled_log_to_proto,
     report_to_proto,
@@ -26,9 +25,8 @@ from services.rpc.converters.shared import (
 from tests.contract.rlmm.partition_states import polled, report_of, taken
 from tests.contract.rlmm.segments import FINISHED, add, segment
 from tests.deep.fuzzing.calling import METHODS
-from tests.harness.served import served
+from tests.harness.served import served_manager
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 TP = TopicIdPartition(UUID(int=0x5ED1), "orders", 0)
@@ -53,17 +51,13 @@ def rlmm_of_sound_requests(database_url: str) -> Iterator[grpc.Channel]:
     taken(manager, report_of(TP))
     add(manager, segment(TopicIdPartition(TP.topic_id, TP.topic, 1), 0, 9))
 
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(manager)
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
-    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (opened, _):
+    with served_manager(manager) as (opened, _):
         yield opened
     engine.dispose()
 
 
 def known_segment() -> RemoteLogSegmentMetadata:
-    return replace(segment(TP, 0, 9), remote_log_segment_id=KNOWN)
+    return replace(segment(TP, 0, 9, custom_metadata=b"a"), remote_log_segment_id=KNOWN)
 
 
 def tp_message() -> segment_pb.TopicIdPartition:
@@ -98,6 +92,17 @@ def why() -> segment_pb.MutationContext:
 
 def only_reason() -> segment_pb.MutationContext:
     return segment_pb.MutationContext(reason="the database was restored")
+
+
+def hold_message() -> pb.Hold:
+    return pb.Hold(
+        name="lake",
+        kind=pb.HOLD_KIND_EXPORT,
+        topic=TP.topic,
+        topic_id=uuid_to_text(TP.topic_id),
+        partition=TP.partition,
+        first_offset=5,
+    )
 
 
 def deletion() -> pb.PutRemotePartitionDeleteMetadataRequest:
@@ -163,6 +168,7 @@ def sound_requests() -> dict[str, Message]:
         ),
         "OnPartitionLeadershipChanges": leadership(),
         "OnStopPartitions": pb.OnStopPartitionsRequest(partitions=[tp_message()], broker_id=1),
+        "ListKeptSegments": pb.ListKeptSegmentsRequest(),
         "ListPartitions": pb.ListPartitionsRequest(),
         "GetPartitionRevisions": pb.GetPartitionRevisionsRequest(
             partitions=[tp_message(), tp_message()]
@@ -196,21 +202,19 @@ def sound_requests() -> dict[str, Message]:
             broker_id=1,
             context=why(),
         ),
-        "SetExportPosition": pb.SetExportPositionRequest(
-            topic_id_partition=tp_message(), name="lake", next_offset=5, lease_ms=1_000
-        ),
+        "SetHold": pb.SetHoldRequest(hold=hold_message(), lease_ms=1_000),
+        "EndHold": pb.EndHoldRequest(hold=hold_message(), context=only_reason()),
+        "ListHolds": pb.ListHoldsRequest(),
         "ReportAnomalies": pb.ReportAnomaliesRequest(anomalies=[anomaly()], run_id="run-1"),
-        "ReportVerification": pb.ReportVerificationRequest(
-            kind=pb.VERIFICATION_KIND_SCRUB,
+        "ReportToolRun": pb.ReportToolRunRequest(
+            kind=pb.RUN_KIND_SCRUB,
             run_id="run-1",
+            outcome=pb.RUN_OUTCOME_DONE,
             part=1,
             parts=1,
-            topics=[pb.VerifiedTopic(topic_id=uuid_to_text(TP.topic_id))],
+            counts=[pb.RunCounts(topic_id=uuid_to_text(TP.topic_id))],
         ),
-        "ListVerifications": pb.ListVerificationsRequest(),
-        "ReportSweepRun": pb.ReportSweepRunRequest(
-            kind=pb.SWEEP_KIND_RETENTION, run_id="run-1", outcome=pb.SWEEP_OUTCOME_DONE
-        ),
+        "ListToolRuns": pb.ListToolRunsRequest(),
         "RecordObjectDeletions": pb.RecordObjectDeletionsRequest(
             topic_id_partition=tp_message(),
             deletions=[
@@ -225,13 +229,20 @@ def sound_requests() -> dict[str, Message]:
         "UndeletePartition": pb.UndeletePartitionRequest(
             topic_id_partition=tp_message(), context=why()
         ),
-        "BeginRebuild": pb.BeginRebuildRequest(context=only_reason()),
-        "ConfirmRebuild": pb.ConfirmRebuildRequest(context=only_reason()),
+        "ConfirmDeletions": pb.ConfirmDeletionsRequest(
+            topic_id=uuid_to_text(TP.topic_id), expected_config_revision=0, context=only_reason()
+        ),
         "GetEarliestLogOffset": pb.GetEarliestLogOffsetRequest(topic_id_partition=tp_message()),
         "GetPartitionState": pb.GetPartitionStateRequest(topic_id_partition=tp_message()),
         "IsReady": pb.IsReadyRequest(topic_id_partition=tp_message()),
         "GetRemoteLogSegmentMetadataById": pb.GetRemoteLogSegmentMetadataByIdRequest(
             topic_id_partition=tp_message(), ids=[uuid_to_text(KNOWN.id)]
+        ),
+        "ReplaceSegmentData": pb.ReplaceSegmentDataRequest(
+            segment_id=segment_id_to_proto(KNOWN),
+            expected_custom_metadata=b"b",
+            new_custom_metadata=b"a",
+            context=why(),
         ),
         "ResetLeaderEpoch": pb.ResetLeaderEpochRequest(
             topic_id_partition=tp_message(), leader_epoch=1, context=why()

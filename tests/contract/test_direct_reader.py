@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,37 +17,29 @@ from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
+from tests.harness.clocks import Clock
 from tests.harness.published import growth
+from tests.harness.stores import keys_in
+from tests.harness.wrapper import Wrapper
 
 SIZE = 3 * MIB + 1000
 FILES = Files(some_bytes(SIZE))
 
 
-class CountingRsm:
+class CountingRsm(Wrapper[RemoteStorageManager]):
     """The real RSM; counts URLs and streams."""
 
     def __init__(self, rsm: RemoteStorageManager) -> None:
-        self._rsm = rsm
+        super().__init__(rsm)
         self.opened = self.streamed = 0
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
         self.opened += 1
-        return self._rsm.open_log_segment(metadata)
+        return self.real.open_log_segment(metadata)
 
     def fetch_log_segment(self, *args: Any) -> Iterator[bytes | memoryview]:
         self.streamed += 1
-        return self._rsm.fetch_log_segment(*args)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rsm, name)
-
-
-@dataclass
-class Clock:
-    now_s: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+        return self.real.fetch_log_segment(*args)
 
 
 class Reading:
@@ -127,7 +118,7 @@ def test_damage_is_streamed_by_rsm_which_names_it_and_logged_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     segment = copied(reading.rsm, FILES)
-    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".log"))
+    (key,) = (key for key in keys_in(backend, settings.prefix) if key.endswith(".log"))
     backend.put(key, FILES.log[: MIB + 7] + b"x" + FILES.log[MIB + 8 :])
     assert reading.read(segment, 0, MIB - 1) == FILES.log[:MIB]
     for _ in range(2):

@@ -27,8 +27,8 @@ from tests.contract import wire_cases
 from tests.contract.rlm_lifecycle_contract import LEADER, RlmLifecycleContract
 from tests.harness.callback_rlm import callback_rlm
 from tests.harness.served import served
-from tests.harness.ship_stack import Stack, running_stack
-from tests.unit.rlm.kafka_bytes import NAME, TOPIC_ID, write_log_dir
+from tests.harness.ship_stack import Stack
+from tests.unit.rlm.kafka_bytes import NAME, TOPIC_ID
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
@@ -36,17 +36,6 @@ from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 TP = segment_pb.TopicIdPartition(topic_id=uuid_to_text(TOPIC_ID), topic="t", partition=0)
 LEADS = pb.LeadershipChange(topic_id_partition=TP, leader_epoch=1, role=pb.PARTITION_ROLE_LEADER)
 STOPS = pb.StopPartition(topic_id_partition=TP, leader_epoch=1, reason=pb.STOP_REASON_TOPIC_DELETED)
-
-
-@pytest.fixture
-def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(database_url, tmp_path / "objects") as made:
-        yield made
-
-
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return write_log_dir(tmp_path / "logs")
 
 
 @contextmanager
@@ -62,14 +51,14 @@ class TestOverGrpc(RlmLifecycleContract):
     wire_cases = wire_cases.RLM_LIFECYCLE
 
     @pytest.fixture
-    def rlm(self, stack: Stack, log_dir: Path) -> Iterator[RemoteLogManagerClient]:
-        with served_rlm(callback_rlm(stack, log_dir)) as (channel, address):
+    def rlm(self, stack: Stack) -> Iterator[RemoteLogManagerClient]:
+        with served_rlm(callback_rlm(stack)) as (channel, address):
             yield RemoteLogManagerClient(channel, address)
 
 
 @pytest.fixture
-def channel(stack: Stack, log_dir: Path) -> Iterator[grpc.Channel]:
-    with served_rlm(callback_rlm(stack, log_dir)) as (channel, _):
+def channel(stack: Stack) -> Iterator[grpc.Channel]:
+    with served_rlm(callback_rlm(stack)) as (channel, _):
         yield channel
 
 

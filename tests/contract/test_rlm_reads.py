@@ -25,7 +25,7 @@ from services.api.lineage import EpochEnd, Lineage
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
-    FoundOffset,
+    OffsetAnswer,
     OffsetQueries,
     OffsetQuery,
     RaisedLogStart,
@@ -45,7 +45,7 @@ from services.api.segments import segment_leader_epochs
 from services.records.index_files import AbortedTxn
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.served import served_rlm
-from tests.harness.ship_stack import EVERYTHING, Stack, running_stack
+from tests.harness.ship_stack import EVERYTHING, Stack
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     NAME,
@@ -56,7 +56,6 @@ from tests.unit.rlm.kafka_bytes import (
     marker,
     producer_snapshot,
     with_epochs,
-    write_log_dir,
 )
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
@@ -70,28 +69,20 @@ LOG = [
 ]
 
 
-@pytest.fixture
-def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(database_url, tmp_path / "objects") as made:
-        yield made
-
-
-@pytest.fixture
-def log_dir(stack: Stack, tmp_path: Path) -> Path:
+@pytest.fixture(autouse=True)
+def log(stack: Stack) -> None:
     """Offsets 0 to 9 in epoch 0, in the tier; to 13 in epoch 2: aborted, its end, and one open."""
-    log_dir = write_log_dir(tmp_path / "logs")
-    files = PartitionFiles(log_dir)
+    files = PartitionFiles(stack.log_dir)
     files.epochs((0, 0), (2, 10))
     files.segment(0, [batch(0, 5), batch(5, 5)])
     files.snapshot(10)
     files.segment(10, LOG)
     files.file(10, ".txnindex").write_bytes(AbortedTxn(9, 10, 11, 12).to_bytes())
-    stack.ship(log_dir)
-    return log_dir
+    stack.ship()
 
 
 class RlmReadsContract:
-    """Tests reads with the fixture `rlm`, which leads the partition of `log_dir`."""
+    """Tests reads with the fixture `rlm`, which leads the partition of the stack."""
 
     def test_a_committed_read_names_aborted_transactions_and_ends(
         self, rlm: ReplicaService
@@ -137,7 +128,7 @@ class RlmReadsContract:
         }
         latest = (OffsetQuery(NAME, SpecialTime.LATEST),)
         (stable,) = rlm.list_offsets(OffsetQueries(latest, READ_COMMITTED, timeout_ms=20_000))
-        assert stable == FoundOffset(NAME, offset=12, leader_epoch=2)
+        assert stable == OffsetAnswer(NAME, offset=12, leader_epoch=2)
 
     def test_ends_of_leader_epochs(self, rlm: ReplicaService) -> None:
         queries = (EpochQuery(NAME, 1), EpochQuery(NAME, 3), EpochQuery(NAME, 0, 1))
@@ -184,20 +175,20 @@ class RlmReadsContract:
 
 class TestInProcess(RlmReadsContract):
     @pytest.fixture
-    def rlm(self, stack: Stack, log_dir: Path) -> ReplicaService:
-        return stack.rlm(log_dir)
+    def rlm(self, stack: Stack) -> ReplicaService:
+        return stack.rlm()
 
 
 class TestOverGrpc(RlmReadsContract):
     @pytest.fixture
-    def rlm(self, stack: Stack, log_dir: Path) -> Iterator[ReplicaService]:
-        with served_rlm(stack.rlm(log_dir)) as (channel, address):
+    def rlm(self, stack: Stack) -> Iterator[ReplicaService]:
+        with served_rlm(stack.rlm()) as (channel, address):
             yield RemoteLogManagerClient(channel, address)
 
 
 @pytest.fixture
-def stub(stack: Stack, log_dir: Path) -> Iterator[pb_grpc.RemoteLogManagerStub]:
-    with served_rlm(stack.rlm(log_dir)) as (channel, _):
+def stub(stack: Stack) -> Iterator[pb_grpc.RemoteLogManagerStub]:
+    with served_rlm(stack.rlm()) as (channel, _):
         yield pb_grpc.RemoteLogManagerStub(channel)
 
 
@@ -300,12 +291,12 @@ def test_an_isolation_level_of_a_later_release_is_refused(
         list(stub.Fetch(request, timeout=30))
 
 
-def test_the_example_of_grpcurl_reads_by_reflection(stack: Stack, log_dir: Path) -> None:
+def test_the_example_of_grpcurl_reads_by_reflection(stack: Stack) -> None:
     page = (Path(__file__).parents[2] / "docs" / "use" / "clients.md").read_text()
     found = re.search(r"grpcurl -plaintext -d '(\{.*?\})' \\\n\s+\S+ (\S+)/(\S+)", page, re.DOTALL)
     assert found is not None
     text, service, method = found.groups()
-    with served_rlm(stack.rlm(log_dir)) as (channel, _):
+    with served_rlm(stack.rlm()) as (channel, _):
         pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
         described = pool.FindServiceByName(service).FindMethodByName(method)
         request: Any = json_format.Parse(text, GetMessageClass(described.input_type)())

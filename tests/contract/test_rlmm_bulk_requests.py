@@ -8,14 +8,12 @@ import grpc
 import pytest
 
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto
 from tests.contract.rlmm.segments import segment
-from tests.harness.served import served
+from tests.harness.served import served_manager
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
@@ -25,18 +23,11 @@ LONG = "x" * 257
 
 
 @pytest.fixture(scope="module")
-def channel(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[grpc.Channel]:
-    name = "rlmm_bulk_requests"
-    engine = create_database_engine(postgres.create_database(name, template=migrated_database))
-
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(SqlRemoteLogMetadataManager(engine))
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
-    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (opened, _):
+def channel(rlmm_database_url: str) -> Iterator[grpc.Channel]:
+    engine = create_database_engine(rlmm_database_url)
+    with served_manager(SqlRemoteLogMetadataManager(engine)) as (opened, _):
         yield opened
     engine.dispose()
-    postgres.drop_database(name)
 
 
 def refusal(method: Any, request: object) -> str:

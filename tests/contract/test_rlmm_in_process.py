@@ -5,17 +5,15 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
 from tests.harness.databases import drop_role, make_row_role, wrong_totals
+from tests.harness.local_servers import DatabaseServer
 
 
 @pytest.fixture(scope="module")
-def manager(
-    postgres: EmbeddedPostgres, migrated_database: str
-) -> Iterator[SqlRemoteLogMetadataManager]:
+def rlmm(postgres: DatabaseServer, migrated_database: str) -> Iterator[SqlRemoteLogMetadataManager]:
     """Provide one database for all tests: each test has a topic of its own.
 
     RLMM connects as a role that may only read and write rows.
@@ -35,6 +33,4 @@ def manager(
 
 
 class TestSqlRemoteLogMetadataManager(RemoteLogMetadataManagerContract):
-    @pytest.fixture
-    def rlmm(self, manager: SqlRemoteLogMetadataManager) -> SqlRemoteLogMetadataManager:
-        return manager
+    pass

@@ -8,24 +8,20 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from services.local.postgres import EmbeddedPostgres
 from tests.contract.sound_rlmm_requests import RPCS, rlmm_of_sound_requests, sound_requests
 from tests.deep.fuzzing.calling import METHODS, call
 
 pytestmark = pytest.mark.deep
 
 _INTEGERS: Final = {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}
-_ANSWERED_ONLY: Final = {"first_seen_ms", "last_seen_ms", "times_seen"}
-"""Numbers of an anomaly that a report ignores."""
+_ANSWERED_ONLY: Final = {"first_seen_ms", "last_seen_ms", "times_seen", "set_at_ms"}
+"""Numbers of an anomaly and of a hold that RLMM fills in, and ignores in requests."""
 
 
 @pytest.fixture(scope="module")
-def channel(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[grpc.Channel]:
-    name = "rlmm_numbers"
-    url = postgres.create_database(name, template=migrated_database)
-    with rlmm_of_sound_requests(url) as opened:
+def channel(rlmm_database_url: str) -> Iterator[grpc.Channel]:
+    with rlmm_of_sound_requests(rlmm_database_url) as opened:
         yield opened
-    postgres.drop_database(name)
 
 
 def numbers_in(message: Message, path: str = "") -> Iterator[tuple[str, Message, str]]:

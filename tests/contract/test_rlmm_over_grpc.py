@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
-import grpc
 import pytest
 
 from services.api.calls import AtRevision, MutationContext
@@ -13,28 +12,21 @@ from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events, all_segments, segments_by_id
 from services.api.segment_batches import SegmentAddition, SegmentLookup
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.database.limits import Limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.contract import wire_cases
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
 from tests.contract.rlmm.segments import add, finished, id_of, segment
-from tests.harness.served import served
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+from tests.harness.served import served_manager
 
 
 @pytest.fixture(scope="module")
-def client(
-    postgres: EmbeddedPostgres, migrated_database: str
-) -> Iterator[RemoteLogMetadataManagerClient]:
+def rlmm(rlmm_database_url: str) -> Iterator[RemoteLogMetadataManagerClient]:
     """Provide one database for all tests: each test has a topic of its own."""
-    name = "rlmm_over_grpc"
-    with client_over(postgres.create_database(name, template=migrated_database)) as made:
+    with client_over(rlmm_database_url) as made:
         yield made
-    postgres.drop_database(name)
 
 
 @contextmanager
@@ -43,21 +35,13 @@ def client_over(
 ) -> Iterator[RemoteLogMetadataManagerClient]:
     engine = create_database_engine(database_url)
 
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(SqlRemoteLogMetadataManager(engine, limits))
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
-    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (channel, address):
+    with served_manager(SqlRemoteLogMetadataManager(engine, limits)) as (channel, address):
         yield RemoteLogMetadataManagerClient(channel, address)
     engine.dispose()
 
 
 class TestRemoteLogMetadataManagerClient(RemoteLogMetadataManagerContract):
     wire_cases = wire_cases.RLMM
-
-    @pytest.fixture
-    def rlmm(self, client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManagerClient:
-        return client
 
 
 @pytest.mark.deep

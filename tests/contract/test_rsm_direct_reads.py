@@ -43,6 +43,7 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.harness.eventually import eventually
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.served import served
+from tests.harness.stores import keys_in
 
 # The last chunk is a short one.
 SIZE = 2 * MIB + 1000
@@ -100,7 +101,7 @@ def read_chunk(opened: OpenedLogSegment, number: int) -> bytes:
 
 
 def log_key(settings: RsmSettings, backend: StorageBackend) -> str:
-    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".log"))
+    (key,) = (key for key in keys_in(backend, settings.prefix) if key.endswith(".log"))
     return key
 
 

@@ -1,8 +1,7 @@
 """Test fetches from a real S3 store that breaks off or is slow, and readers that leave early."""
 
 import socket
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -12,18 +11,14 @@ import pytest
 from services.api.calls import Call, serving
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
-from services.api.segments import RemoteLogSegmentMetadata
 from services.local.seaweedfs import S3Endpoint
 from services.rpc.client.storage import RemoteStorageManagerClient
-from services.rsm.factory import build_manager
-from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     LARGE,
     MIB,
     Files,
-    copied,
     fetched,
     index,
     some_bytes,
@@ -32,10 +27,12 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.contract.rsm_over_s3 import settings_for
 from tests.contract.rsm_through_faults import SILENCE_MS
 from tests.harness.eventually import eventually
-from tests.harness.faults import Answer, Corrupt, Cut, Direction, Fault, Reset, Stall, Truncate
+from tests.harness.faults import Answer, Corrupt, Cut, Direction, Reset, Stall, Truncate
 from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.served import served
+from tests.harness.stores import StoredCopy, stored_copy
+from tests.harness.wrapper import Wrapper
 
 pytestmark = pytest.mark.deep
 
@@ -62,20 +59,17 @@ class CountingProxy(HttpProxy):
                 self.open -= 1
 
 
-class _Counted:
+class _Counted(Wrapper[socket.socket]):
     def __init__(self, client: socket.socket, proxy: CountingProxy) -> None:
-        self._client = client
+        super().__init__(client)
         self._proxy = proxy
 
     def sendall(self, data: bytes) -> None:
-        self._client.sendall(data)
+        self.real.sendall(data)
         self._proxy.sent_bytes += len(data)
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._client, name)
 
-
-Built = Callable[..., ObjectRemoteStorageManager]
+Copy = StoredCopy[CountingProxy]
 
 
 @pytest.fixture
@@ -91,220 +85,146 @@ def settings(s3: S3Endpoint) -> RsmSettings:
 
 
 @pytest.fixture
-def log() -> bytes:
-    return some_bytes(SIZE)
-
-
-@pytest.fixture
-def rsm(proxy: CountingProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
-    """Provide an RSM behind the proxy, with two retries."""
-    behind = settings.model_copy(update={"endpoint": proxy.address})
-    with closing(build_manager(behind)) as manager:
-        yield manager
-
-
-@pytest.fixture
-def segment(settings: RsmSettings, log: bytes) -> Iterator[RemoteLogSegmentMetadata]:
-    """Provide a segment copied without the proxy."""
-    with closing(build_manager(settings)) as manager:
-        yield copied(manager, Files(log, {**without(IndexType.OFFSET), IndexType.OFFSET: log}))
+def copy(settings: RsmSettings, proxy: CountingProxy) -> Iterator[Copy]:
+    log = some_bytes(SIZE)
+    files = Files(log, {**without(IndexType.OFFSET), IndexType.OFFSET: log})
+    with stored_copy(settings, proxy, files) as made:
+        yield made
 
 
 @pytest.mark.parametrize("after", [0, 1, 16_383, 16_384, 16_385, MIB, 2 * MIB + 77, SIZE - 1])
 @pytest.mark.parametrize("ending", [Cut, Reset])
 def test_a_body_that_is_dropped_is_resumed(
-    rsm: ObjectRemoteStorageManager,
-    proxy: CountingProxy,
-    segment: RemoteLogSegmentMetadata,
-    log: bytes,
-    ending: type[Cut | Reset],
-    after: int,
+    copy: Copy, ending: type[Cut | Reset], after: int
 ) -> None:
-    proxy.faults.add(ending(after, Direction.RESPONSE), operation="GetObject")
-    assert fetched(rsm, segment) == log
-    assert_gets(proxy, 2)
+    copy.proxy.faults.add(ending(after, Direction.RESPONSE), operation="GetObject")
+    assert fetched(copy.reader(), copy.segment) == copy.files.log
+    copy.assert_requests(GetObject=2)
 
 
 @pytest.mark.parametrize("after", [0, 1, 16_384, 2 * MIB + 77])
-def test_a_range_that_is_dropped_is_resumed(
-    rsm: ObjectRemoteStorageManager,
-    proxy: CountingProxy,
-    segment: RemoteLogSegmentMetadata,
-    log: bytes,
-    after: int,
-) -> None:
-    proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject")
-    assert fetched(rsm, segment, 5, SIZE - 9) == log[5 : SIZE - 8]
-    proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject")
-    assert index(rsm, segment, IndexType.OFFSET) == log
+def test_a_range_that_is_dropped_is_resumed(copy: Copy, after: int) -> None:
+    copy.proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject")
+    assert fetched(copy.reader(), copy.segment, 5, SIZE - 9) == copy.files.log[5 : SIZE - 8]
+    copy.proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject")
+    assert index(copy.reader(), copy.segment, IndexType.OFFSET) == copy.files.log
     # Two for the range; for the index one, and the manifest in two parts.
-    assert_gets(proxy, 5)
+    copy.assert_requests(GetObject=5)
 
 
-def test_resumed_fetch_sends_no_byte_twice(
-    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
-) -> None:
-    proxy.faults.add(Cut(2 * MIB + 77, Direction.RESPONSE), operation="GetObject")
-    fetched(rsm, segment)
-    eventually(lambda: proxy.sent_bytes >= SIZE)
-    assert proxy.sent_bytes < SIZE + 4096, "two heads, and no byte of the body twice"
+def test_resumed_fetch_sends_no_byte_twice(copy: Copy) -> None:
+    copy.proxy.faults.add(Cut(2 * MIB + 77, Direction.RESPONSE), operation="GetObject")
+    fetched(copy.reader(), copy.segment)
+    eventually(lambda: copy.proxy.sent_bytes >= SIZE)
+    assert copy.proxy.sent_bytes < SIZE + 4096, "two heads, and no byte of the body twice"
 
 
 @pytest.mark.deep
-def test_a_store_that_falls_silent_within_a_body_is_asked_again(
-    proxy: CountingProxy,
-    settings: RsmSettings,
-    segment: RemoteLogSegmentMetadata,
-    log: bytes,
-) -> None:
-    changes = {"endpoint": proxy.address, "read_timeout_ms": SILENCE_MS}
-    with closing(build_manager(settings.model_copy(update=changes))) as rsm:
-        proxy.faults.add(Stall(MIB, Direction.RESPONSE), operation="GetObject")
-        assert fetched(rsm, segment) == log
-    assert_gets(proxy, 2)
+def test_a_store_that_falls_silent_within_a_body_is_asked_again(copy: Copy) -> None:
+    copy.proxy.faults.add(Stall(MIB, Direction.RESPONSE), operation="GetObject")
+    assert fetched(copy.reader(read_timeout_ms=SILENCE_MS), copy.segment) == copy.files.log
+    copy.assert_requests(GetObject=2)
 
 
-def test_breaks_that_bring_a_mebibyte_each_do_not_count(
-    proxy: CountingProxy, settings: RsmSettings
-) -> None:
+def test_breaks_that_bring_a_mebibyte_each_do_not_count(copy: Copy) -> None:
     """There are six breaks, and two retries are allowed."""
-    behind = settings.model_copy(update={"endpoint": proxy.address})
-    with closing(build_manager(behind)) as rsm:
-        files = Files(some_bytes(LARGE))
-        segment = copied(rsm, files)
-        proxy.forget_requests()
-        proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject", times=6)
-        assert fetched(rsm, segment) == files.log
-        assert_gets(proxy, 7)
+    files = Files(some_bytes(LARGE))
+    segment = copy.copied(files)
+    copy.proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject", times=6)
+    assert fetched(copy.reader(), segment) == files.log
+    copy.assert_requests(GetObject=7)
 
 
 @pytest.mark.parametrize("after", [0, 1000])
-def test_a_store_that_breaks_off_again_and_again_is_abandoned(
-    rsm: ObjectRemoteStorageManager,
-    proxy: CountingProxy,
-    segment: RemoteLogSegmentMetadata,
-    after: int,
-) -> None:
-    proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject", times=100)
+def test_a_store_that_breaks_off_again_and_again_is_abandoned(copy: Copy, after: int) -> None:
+    copy.proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject", times=100)
     with pytest.raises(RetriableRemoteStorageError, match=f"broke off at byte {3 * after} "):
-        fetched(rsm, segment)
-    assert_gets(proxy, 3)
+        fetched(copy.reader(), copy.segment)
+    copy.assert_requests(GetObject=3)
 
 
-def test_the_rest_is_requested_again_if_the_store_is_overloaded(
-    rsm: ObjectRemoteStorageManager,
-    proxy: CountingProxy,
-    segment: RemoteLogSegmentMetadata,
-    log: bytes,
-) -> None:
-    proxy.faults.add(Cut(MIB, Direction.RESPONSE), operation="GetObject")
-    proxy.faults.add(Answer(503), operation="GetObject")
-    assert fetched(rsm, segment) == log
-    assert_gets(proxy, 3)
+def test_the_rest_is_requested_again_if_the_store_is_overloaded(copy: Copy) -> None:
+    copy.proxy.faults.add(Cut(MIB, Direction.RESPONSE), operation="GetObject")
+    copy.proxy.faults.add(Answer(503), operation="GetObject")
+    assert fetched(copy.reader(), copy.segment) == copy.files.log
+    copy.assert_requests(GetObject=3)
 
 
-def test_the_break_of_a_body_and_failed_requests_for_its_rest_share_the_retries(
-    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
-) -> None:
-    proxy.faults.add(Cut(1000, Direction.RESPONSE), operation="GetObject")
-    proxy.faults.add(Answer(503), operation="GetObject", times=100)
+def test_the_break_of_a_body_and_failed_requests_for_its_rest_share_the_retries(copy: Copy) -> None:
+    copy.proxy.faults.add(Cut(1000, Direction.RESPONSE), operation="GetObject")
+    copy.proxy.faults.add(Answer(503), operation="GetObject", times=100)
     with pytest.raises(RetriableRemoteStorageError, match="503"):
-        fetched(rsm, segment)
-    assert_gets(proxy, 3)
+        fetched(copy.reader(), copy.segment)
+    copy.assert_requests(GetObject=3)
 
 
-def test_body_is_not_resumed_for_a_cancelled_call(
-    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
-) -> None:
-    proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
+def test_body_is_not_resumed_for_a_cancelled_call(copy: Copy) -> None:
+    copy.proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
     with (
         serving(Call("somebody", "1", is_active=lambda: False)),
         pytest.raises(RetriableRemoteStorageError, match="not retried: the client has left"),
     ):
-        fetched(rsm, segment)
-    assert_gets(proxy, 1)
+        fetched(copy.reader(), copy.segment)
+    copy.assert_requests(GetObject=1)
 
 
 @pytest.mark.parametrize("after", [0, 1, MIB])
-def test_a_body_that_ends_early_in_order_is_an_error(
-    rsm: ObjectRemoteStorageManager,
-    proxy: CountingProxy,
-    segment: RemoteLogSegmentMetadata,
-    after: int,
-) -> None:
-    proxy.faults.add(Truncate(after), operation="GetObject")
+def test_a_body_that_ends_early_in_order_is_an_error(copy: Copy, after: int) -> None:
+    copy.proxy.faults.add(Truncate(after), operation="GetObject")
     with pytest.raises(RetriableRemoteStorageError, match=f"{after} bytes"):
-        fetched(rsm, segment)
-    assert_gets(proxy, 1)
+        fetched(copy.reader(), copy.segment)
+    copy.assert_requests(GetObject=1)
 
 
-def test_a_fetch_read_to_its_end_gives_its_connection_back(
-    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
-) -> None:
+def test_a_fetch_read_to_its_end_gives_its_connection_back(copy: Copy) -> None:
+    rsm = copy.reader()
     for _ in range(5):
-        fetched(rsm, segment)
-    assert proxy.taken == 1
+        fetched(rsm, copy.segment)
+    assert copy.proxy.taken == 1
 
 
-def test_a_fetch_left_early_ends_its_get(
-    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, settings: RsmSettings
-) -> None:
+def test_a_fetch_left_early_ends_its_get(copy: Copy) -> None:
     size = 64 * MIB
-    with closing(build_manager(settings)) as direct:
-        segment = copied(direct, Files(bytes(size)))
+    segment, rsm = copy.copied(Files(bytes(size))), copy.reader()
     stream = rsm.fetch_log_segment(segment, 0)
     assert isinstance(stream, Generator)
     next(stream)
     next(stream)
-    assert proxy.open == 1
+    assert copy.proxy.open == 1
     stream.close()
-    eventually(lambda: proxy.open == 0)
-    assert proxy.sent_bytes < UNDER_WAY
+    eventually(lambda: copy.proxy.open == 0)
+    assert copy.proxy.sent_bytes < UNDER_WAY
     assert fetched(rsm, segment, size - 5) == bytes(5)
 
 
-def test_cancelled_fetch_ends_the_get(
-    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, settings: RsmSettings
-) -> None:
+def test_cancelled_fetch_ends_the_get(copy: Copy) -> None:
     """Over gRPC, after a pause in which the reader reads nothing: the pause blocks the store,
     too.
     """
-    with closing(build_manager(settings)) as direct:
-        segment = copied(direct, Files(bytes(64 * MIB)))
+    segment = copy.copied(Files(bytes(64 * MIB)))
 
     def add(server: grpc.Server) -> None:
-        add_to_server(rsm, server)
+        add_to_server(copy.reader(), server)
 
     with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
         stream = RemoteStorageManagerClient(channel, address).fetch_log_segment(segment, 0)
         assert isinstance(stream, Generator)
         first = len(next(stream))
-        eventually(lambda: proxy.sent_bytes > first)
+        eventually(lambda: copy.proxy.sent_bytes > first)
         stream.close()
-        eventually(lambda: proxy.open == 0)
-    assert proxy.sent_bytes < UNDER_WAY
+        eventually(lambda: copy.proxy.open == 0)
+    assert copy.proxy.sent_bytes < UNDER_WAY
 
 
 @pytest.mark.parametrize("verify", ["always", "off"])
 def test_a_byte_that_changes_on_its_way_is_noticed_if_reads_are_verified(
-    proxy: CountingProxy,
-    settings: RsmSettings,
-    segment: RemoteLogSegmentMetadata,
-    log: bytes,
-    verify: str,
+    copy: Copy, verify: str
 ) -> None:
-    changes = {"endpoint": proxy.address, "verify_reads": verify}
-    fault: Fault = Corrupt(MIB + 5, Direction.RESPONSE)
-    with closing(build_manager(settings.model_copy(update=changes))) as rsm:
-        proxy.faults.add(fault, operation="GetObject")
-        if verify == "off":
-            assert fetched(rsm, segment) != log
-        else:
-            with pytest.raises(CorruptSegmentError, match="chunk 1 of the log"):
-                fetched(rsm, segment)
-        assert fetched(rsm, replace(segment, custom_metadata=None)) == log
-
-
-def assert_gets(proxy: HttpProxy, count: int) -> None:
-    """Wait, because the client may finish a request a moment before the proxy counts it."""
-    eventually(lambda: proxy.counts()["GetObject"] == count)
+    rsm = copy.reader(verify_reads=verify)
+    copy.proxy.faults.add(Corrupt(MIB + 5, Direction.RESPONSE), operation="GetObject")
+    if verify == "off":
+        assert fetched(rsm, copy.segment) != copy.files.log
+    else:
+        with pytest.raises(CorruptSegmentError, match="chunk 1 of the log"):
+            fetched(rsm, copy.segment)
+    assert fetched(rsm, replace(copy.segment, custom_metadata=None)) == copy.files.log

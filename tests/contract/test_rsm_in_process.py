@@ -23,12 +23,12 @@ class TestOverFilesystem(RemoteStorageManagerContract):
         return RsmSettings(backend="filesystem", directory=tmp_path, part_size_bytes=PART)
 
     @pytest.fixture
-    def rsm(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+    def manager(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
         with closing(build_manager(settings)) as manager:
             yield manager
 
     @pytest.fixture
-    def stored_keys(self, settings: RsmSettings) -> StoredKeys:
+    def keys(self, settings: RsmSettings) -> StoredKeys:
         return everything_in(build_backend(settings), settings.prefix)
 
 
@@ -38,10 +38,10 @@ class TestOverS3(RemoteStorageManagerContract):
         return settings_for(s3)
 
     @pytest.fixture
-    def rsm(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+    def manager(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
         with closing(build_manager(settings)) as manager:
             yield manager
 
     @pytest.fixture
-    def stored_keys(self, settings: RsmSettings) -> StoredKeys:
+    def keys(self, settings: RsmSettings) -> StoredKeys:
         return everything_in(build_backend(settings), settings.prefix)

@@ -29,6 +29,7 @@ from tests.harness.eventually import eventually
 from tests.harness.faults import Answer
 from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy, Request
+from tests.harness.stores import keys_in
 
 pytestmark = pytest.mark.deep
 
@@ -60,7 +61,7 @@ def marker(backend: StorageBackend, settings: RsmSettings) -> dict[str, object]:
 
 
 def keys(backend: StorageBackend, settings: RsmSettings) -> set[str]:
-    return set(backend.list_keys(settings.prefix))
+    return set(keys_in(backend, settings.prefix))
 
 
 def test_an_empty_prefix_is_marked(settings: RsmSettings, backend: StorageBackend) -> None:

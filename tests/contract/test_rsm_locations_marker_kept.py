@@ -17,6 +17,7 @@ from tests.contract.remote_storage_manager_contract import Files, a_segment, cop
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
+from tests.harness.stores import keys_in
 
 pytestmark = pytest.mark.deep
 
@@ -89,7 +90,7 @@ def test_a_marker_that_is_gone_is_waited_for_and_not_written_again(
     backend.delete([key])
     for _ in range(2):
         assert_refused(rsm, "has no .*sediment")
-    assert not list(backend.list_keys(settings.prefix))
+    assert not list(keys_in(backend, settings.prefix))
     backend.put(key, marker)
     rsm.check()
     assert fetched(rsm, copied(rsm, FILES)) == FILES.log
@@ -147,7 +148,7 @@ def test_if_a_marker_is_required_none_is_written_and_nothing_served_without_it(
         with pytest.raises(RetriableRemoteStorageError, match="not checked yet"):
             copied(rsm, FILES)
         assert_refused(rsm, "has no .*sediment.* without RSM_MARKER_REQUIRED")
-        assert not list(backend.list_keys(settings.prefix))
+        assert not list(keys_in(backend, settings.prefix))
         with closing(build_manager(settings)) as first:
             first.check()
         rsm.check()
@@ -156,10 +157,7 @@ def test_if_a_marker_is_required_none_is_written_and_nothing_served_without_it(
 
 @pytest.mark.parametrize("gone_at", [0, CHUNKS], ids=["first-chunk", "after-the-last-chunk"])
 def test_a_copy_in_progress_when_the_marker_goes_is_refused_and_taken_back(
-    rsm: ObjectRemoteStorageManager,
-    settings: RsmSettings,
-    backend: StorageBackend,
-    gone_at: int,
+    rsm: ObjectRemoteStorageManager, settings: RsmSettings, backend: StorageBackend, gone_at: int
 ) -> None:
     rsm.check()
 
@@ -175,4 +173,4 @@ def test_a_copy_in_progress_when_the_marker_goes_is_refused_and_taken_back(
     data = LogSegmentData(FILES.headers(), chunks())
     with pytest.raises(RetriableRemoteStorageError, match=r"not ready: .*has no"):
         rsm.copy_log_segment_data(a_segment(len(FILES.log)), data)
-    assert not list(backend.list_keys(settings.prefix))
+    assert not list(keys_in(backend, settings.prefix))

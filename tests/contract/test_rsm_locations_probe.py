@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -81,27 +81,24 @@ class ForgetfulProxy(HttpProxy):
         super()._send_request(self._rewritten(request), from_client, server, fault)
 
 
-@pytest.fixture
-def proxy(s3: S3Endpoint) -> Iterator[ForgetfulProxy]:
-    with ForgetfulProxy(s3) as running:
-        yield running
+@dataclass(frozen=True)
+class ProbedStore:
+    """A store behind the proxy, and the settings by which RSM uses it through the proxy."""
+
+    proxy: ForgetfulProxy
+    settings: RsmSettings
+    start_up: StartUp
+    stored_keys: StoredKeys
 
 
 @pytest.fixture
-def settings(s3: S3Endpoint, proxy: ForgetfulProxy) -> RsmSettings:
-    """Return settings that use the proxy."""
-    return settings_for(s3, {"endpoint": proxy.address, "deployment_id": "ours"})
-
-
-@pytest.fixture
-def stored_keys(s3: S3Endpoint, settings: RsmSettings) -> StoredKeys:
-    beside = settings.model_copy(update={"endpoint": s3.endpoint})
-    return everything_in(build_backend(beside), settings.prefix)
-
-
-@pytest.fixture
-def start_up(settings: RsmSettings) -> StartUp:
-    return build_start_up(settings, build_locations(settings))
+def store(s3: S3Endpoint) -> Iterator[ProbedStore]:
+    with ForgetfulProxy(s3) as proxy:
+        beside = settings_for(s3, {"deployment_id": "ours"})
+        settings = beside.model_copy(update={"endpoint": proxy.address})
+        start_up = build_start_up(settings, build_locations(settings))
+        keys = everything_in(build_backend(beside), settings.prefix)
+        yield ProbedStore(proxy, settings, start_up, keys)
 
 
 def outcomes(report: ProbeReport) -> dict[Capability, Outcome]:
@@ -113,11 +110,9 @@ def shortcomings(report: ProbeReport) -> dict[Capability, Outcome]:
     return {capability: outcome for capability, outcome in found if outcome is not Outcome.OK}
 
 
-def test_a_real_store_can_do_everything_and_nothing_is_left_in_it(
-    start_up: StartUp, stored_keys: StoredKeys
-) -> None:
-    assert outcomes(start_up.inspect()) == dict.fromkeys(Capability, Outcome.OK)
-    assert not stored_keys()
+def test_a_real_store_can_do_everything_and_nothing_is_left_in_it(store: ProbedStore) -> None:
+    assert outcomes(store.start_up.inspect()) == dict.fromkeys(Capability, Outcome.OK)
+    assert not store.stored_keys()
 
 
 def test_a_directory_can_do_everything_that_concerns_it(tmp_path: Path) -> None:
@@ -164,15 +159,11 @@ def test_every_capability_is_required_or_has_a_stated_cost() -> None:
     ],
 )
 def test_a_header_that_a_store_ignores_is_found_out(
-    proxy: ForgetfulProxy,
-    start_up: StartUp,
-    stored_keys: StoredKeys,
-    forgotten: str,
-    found: set[Capability],
+    store: ProbedStore, forgotten: str, found: set[Capability]
 ) -> None:
-    proxy.forgotten = forgotten
-    assert set(shortcomings(start_up.inspect())) == found
-    assert not stored_keys()
+    store.proxy.forgotten = forgotten
+    assert set(shortcomings(store.start_up.inspect())) == found
+    assert not store.stored_keys()
 
 
 @pytest.mark.parametrize(
@@ -188,17 +179,13 @@ def test_a_header_that_a_store_ignores_is_found_out(
     ],
 )
 def test_a_request_that_a_store_refuses_is_found_out_and_nothing_is_left(
-    proxy: ForgetfulProxy,
-    start_up: StartUp,
-    stored_keys: StoredKeys,
-    operation: str,
-    refused: set[Capability],
+    store: ProbedStore, operation: str, refused: set[Capability]
 ) -> None:
-    proxy.faults.add(Answer(501), operation=operation, times=None)
-    report = start_up.inspect()
+    store.proxy.faults.add(Answer(501), operation=operation, times=None)
+    report = store.start_up.inspect()
     assert {finding.capability for finding in report.refused} == refused
     assert shortcomings(report)
-    assert not stored_keys()
+    assert not store.stored_keys()
 
 
 @pytest.mark.parametrize(
@@ -218,33 +205,29 @@ def test_a_request_that_a_store_refuses_is_found_out_and_nothing_is_left(
     ],
 )
 def test_a_probe_that_is_cut_off_is_retriable_and_leaves_nothing(
-    proxy: ForgetfulProxy, start_up: StartUp, stored_keys: StoredKeys, operation: str, skip: int
+    store: ProbedStore, operation: str, skip: int
 ) -> None:
-    proxy.faults.add(Answer(503), operation=operation, skip=skip)
+    store.proxy.faults.add(Answer(503), operation=operation, skip=skip)
     with pytest.raises(RetriableRemoteStorageError):
-        start_up.inspect()
-    assert not stored_keys()
+        store.start_up.inspect()
+    assert not store.stored_keys()
 
 
-def test_a_store_without_ranges_keeps_rsm_from_serving(
-    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
-) -> None:
-    proxy.forgotten = "range"
-    with closing(build_manager(settings)) as rsm:
-        with pytest.raises(RemoteStorageError, match=rf"{proxy.address} .*ranges is missing"):
+def test_a_store_without_ranges_keeps_rsm_from_serving(store: ProbedStore) -> None:
+    store.proxy.forgotten = "range"
+    with closing(build_manager(store.settings)) as rsm:
+        with pytest.raises(RemoteStorageError, match=rf"{store.proxy.address} .*ranges is missing"):
             rsm.check()
         with pytest.raises(RetriableRemoteStorageError, match="ranges is missing"):
             copied(rsm, Files(b"log"))
-    assert not stored_keys()
+    assert not store.stored_keys()
 
 
 def test_a_store_without_if_none_match_is_used_and_warned_of_once(
-    proxy: ForgetfulProxy,
-    settings: RsmSettings,
-    caplog: pytest.LogCaptureFixture,
+    store: ProbedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy.forgotten = "if-none-match"
-    with caplog.at_level(logging.WARNING), closing(build_manager(settings)) as rsm:
+    store.proxy.forgotten = "if-none-match"
+    with caplog.at_level(logging.WARNING), closing(build_manager(store.settings)) as rsm:
         rsm.check()
         rsm.check()
         assert fetched(rsm, copied(rsm, Files(b"log"))) == b"log"
@@ -253,55 +236,51 @@ def test_a_store_without_if_none_match_is_used_and_warned_of_once(
     assert WITHOUT[Capability.IF_NONE_MATCH] in warning
 
 
-def test_a_store_that_refuses_if_none_match_is_used_without_it(
-    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
-) -> None:
-    proxy.refused = "if-none-match"
-    with closing(build_manager(settings)) as rsm:
+def test_a_store_that_refuses_if_none_match_is_used_without_it(store: ProbedStore) -> None:
+    store.proxy.refused = "if-none-match"
+    with closing(build_manager(store.settings)) as rsm:
         rsm.check()
         metadata = copied(rsm, Files(b"log"))
         assert fetched(rsm, metadata) == b"log"
         rsm.delete_log_segment_data(replace(metadata, custom_metadata=None))
-    assert stored_keys() == [f"{settings.prefix}.sediment"]
+    assert store.stored_keys() == [f"{store.settings.prefix}.sediment"]
 
 
 def test_without_a_probe_a_refused_if_none_match_is_found_out_and_leaves_nothing(
-    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
+    store: ProbedStore,
 ) -> None:
-    proxy.refused = "if-none-match"
-    backend, key = build_backend(settings), f"{settings.prefix}key"
+    store.proxy.refused = "if-none-match"
+    backend, key = build_backend(store.settings), f"{store.settings.prefix}key"
     assert backend.put_if_absent(key, b"first")
     assert not backend.put_if_absent(key, b"second")
     assert backend.get(key) == b"first"
-    assert stored_keys() == [key]
+    assert store.stored_keys() == [key]
 
 
-def test_a_question_that_breaks_off_leaves_no_object(
-    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
-) -> None:
-    proxy.faults.add(Answer(503), operation="PutObject", skip=1)
+def test_a_question_that_breaks_off_leaves_no_object(store: ProbedStore) -> None:
+    store.proxy.faults.add(Answer(503), operation="PutObject", skip=1)
     with pytest.raises(RetriableRemoteStorageError):
-        build_backend(settings).put_if_absent(f"{settings.prefix}key", b"first")
-    assert not stored_keys()
+        build_backend(store.settings).put_if_absent(f"{store.settings.prefix}key", b"first")
+    assert not store.stored_keys()
 
 
 def test_an_upload_begun_to_try_the_store_that_cannot_be_ended_hides_nothing(
-    proxy: ForgetfulProxy, settings: RsmSettings
+    store: ProbedStore,
 ) -> None:
-    proxy.faults.add(Answer(403), operation="AbortMultipartUpload", times=None)
-    backend = build_backend(settings)
-    proxy.faults.add(Answer(503), operation="ListMultipartUploads")
+    store.proxy.faults.add(Answer(403), operation="AbortMultipartUpload", times=None)
+    backend = build_backend(store.settings)
+    store.proxy.faults.add(Answer(503), operation="ListMultipartUploads")
     with pytest.raises(RetriableRemoteStorageError, match="503"):
-        list(backend.list_uploads(settings.prefix))
-    list(backend.list_uploads(settings.prefix))
-    list(backend.list_uploads(settings.prefix))
-    assert proxy.counts()["CreateMultipartUpload"] == 2
+        list(backend.list_uploads(store.settings.prefix))
+    list(backend.list_uploads(store.settings.prefix))
+    list(backend.list_uploads(store.settings.prefix))
+    assert store.proxy.counts()["CreateMultipartUpload"] == 2
 
 
 def test_the_report_is_one_line_of_json_with_a_field_for_each_capability(
-    settings: RsmSettings, caplog: pytest.LogCaptureFixture
+    store: ProbedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO), closing(build_manager(settings)) as rsm:
+    with caplog.at_level(logging.INFO), closing(build_manager(store.settings)) as rsm:
         rsm.check()
     (record,) = (r for r in caplog.records if r.getMessage().startswith("probed the store"))
     line = json.loads(JsonFormatter().format(record))
@@ -312,63 +291,57 @@ def test_the_report_is_one_line_of_json_with_a_field_for_each_capability(
     assert ranges["took_ms"] > 0
 
 
-def test_without_a_marker_to_wait_for_the_probe_is_awaited(
-    settings: RsmSettings, stored_keys: StoredKeys
-) -> None:
-    unnamed = settings.model_copy(update={"deployment_id": ""})
+def test_without_a_marker_to_wait_for_the_probe_is_awaited(store: ProbedStore) -> None:
+    unnamed = store.settings.model_copy(update={"deployment_id": ""})
     with closing(build_manager(unnamed, checked_first=True)) as rsm:
         with pytest.raises(RetriableRemoteStorageError, match="its store is not checked yet"):
             copied(rsm, Files(b"log"))
-        assert not stored_keys()
+        assert not store.stored_keys()
         rsm.check()
         assert fetched(rsm, copied(rsm, Files(b"log"))) == b"log"
 
 
 @pytest.mark.parametrize("deployment_id", ["", "ours"])
 def test_once_passed_a_check_is_one_request_and_a_call_adds_none(
-    settings: RsmSettings, proxy: ForgetfulProxy, deployment_id: str
+    store: ProbedStore, deployment_id: str
 ) -> None:
-    changed = settings.model_copy(update={"deployment_id": deployment_id})
+    changed = store.settings.model_copy(update={"deployment_id": deployment_id})
     with closing(build_manager(changed)) as rsm:
         rsm.check()
-        proxy.forget_requests()
-        proxy.faults.add(Answer(503), operation="GetObject")
+        store.proxy.forget_requests()
+        store.proxy.faults.add(Answer(503), operation="GetObject")
         with pytest.raises(RetriableRemoteStorageError):
             rsm.check()
         rsm.check()
-        assert proxy.counts() == {"GetObject": 2}
-        proxy.forget_requests()
+        assert store.proxy.counts() == {"GetObject": 2}
+        store.proxy.forget_requests()
         copied(rsm, Files(b"log"))
-        assert proxy.counts() == {"PutObject": 3}
+        assert store.proxy.counts() == {"PutObject": 3}
 
 
-def test_a_refused_store_is_tried_again_once_it_was_away(
-    settings: RsmSettings, proxy: ForgetfulProxy, stored_keys: StoredKeys
-) -> None:
-    proxy.forgotten = "range"
-    with closing(build_manager(settings)) as rsm:
+def test_a_refused_store_is_tried_again_once_it_was_away(store: ProbedStore) -> None:
+    store.proxy.forgotten = "range"
+    with closing(build_manager(store.settings)) as rsm:
         with pytest.raises(RemoteStorageError, match="ranges"):
             rsm.check()
-        proxy.forget_requests()
-        proxy.forgotten = ""
+        store.proxy.forget_requests()
+        store.proxy.forgotten = ""
         with pytest.raises(RemoteStorageError, match="ranges"):
             rsm.check()
-        assert "PutObject" not in proxy.counts()
-        proxy.faults.add(Answer(503), operation="GetObject")
+        assert "PutObject" not in store.proxy.counts()
+        store.proxy.faults.add(Answer(503), operation="GetObject")
         with pytest.raises(RetriableRemoteStorageError):
             rsm.check()
         rsm.check()
-    assert stored_keys() == [f"{settings.prefix}.sediment"]
+    assert store.stored_keys() == [f"{store.settings.prefix}.sediment"]
 
 
-def test_a_probe_that_is_cut_off_runs_again_at_the_next_check(
-    settings: RsmSettings, proxy: ForgetfulProxy, start_up: StartUp
-) -> None:
-    proxy.faults.add(Answer(503), operation="CreateMultipartUpload", times=2)
+def test_a_probe_that_is_cut_off_runs_again_at_the_next_check(store: ProbedStore) -> None:
+    store.proxy.faults.add(Answer(503), operation="CreateMultipartUpload", times=2)
     for _ in range(2):
         with pytest.raises(RetriableRemoteStorageError):
-            start_up.check()
+            store.start_up.check()
         with pytest.raises(RetriableRemoteStorageError, match="not ready"):
-            start_up.require_open()
-    start_up.check()
-    start_up.require_open()
+            store.start_up.require_open()
+    store.start_up.check()
+    store.start_up.require_open()

@@ -145,6 +145,18 @@ def test_old_and_new_segments_are_deleted_in_one_batch(
     assert not new_keys()
 
 
+def test_an_object_of_a_partition_is_found_in_every_location(
+    rsm: RemoteStorageManager, old_segment: RemoteLogSegmentMetadata
+) -> None:
+    tp = old_segment.topic_id_partition
+    new = copied(rsm, FILES, a_segment(topic_id=tp.topic_id))
+    assert (rsm.find_partition_object(tp) or "").startswith("2:")
+    rsm.delete_log_segment_data(new)
+    assert (rsm.find_partition_object(tp) or "").startswith("1:")
+    rsm.delete_log_segment_data(old_segment)
+    assert rsm.find_partition_object(tp) is None
+
+
 def test_a_copy_that_never_finished_goes_from_every_location(
     rsm: RemoteStorageManager,
     before: RsmSettings,

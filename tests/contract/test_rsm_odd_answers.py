@@ -24,6 +24,7 @@ from tests.contract.rsm_through_faults import rsm_behind
 from tests.harness.faults import Answer, Etag, Padding
 from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
+from tests.harness.stores import keys_in
 
 BLANK = Padding(b"\n\r\n \t")
 """What S3 sends while it works on an answer, so that the connection stays."""
@@ -71,10 +72,10 @@ def test_white_space_before_the_xml_of_any_answer_is_skipped(
     assert fetched(rsm, metadata) == TWO_PARTS.log
     store = build_backend(settings.model_copy(update={"endpoint": proxy.address}))
     prefix = segment_keys(settings.prefix, metadata).prefix
-    assert len(list(store.list_keys(prefix))) == 3
+    assert len(list(keys_in(store, prefix))) == 3
     assert not list(store.list_uploads(prefix))
     rsm.delete_log_segment_data(metadata)
-    assert not list(store.list_keys(prefix))
+    assert not list(keys_in(store, prefix))
     assert {*operations} <= {*proxy.counts()}
 
 

@@ -1,48 +1,56 @@
 """Run the RSM suite over the gRPC client."""
 
 from collections.abc import Collection, Iterator
-from contextlib import closing
 from pathlib import Path
 
-import grpc
 import pytest
 
+from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
+from services.api.remote_storage_manager import IndexType
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.factory import build_manager
-from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract import wire_cases
 from tests.contract.remote_storage_manager_contract import (
     MIB,
+    Files,
     RemoteStorageManagerContract,
     StoredKeys,
+    copied,
 )
-from tests.harness.served import served
+from tests.harness.served import serving
+from tests.harness.stores import keys_in
 
 
 class TestOverGrpc(RemoteStorageManagerContract):
     wire_cases = wire_cases.RSM
 
     @pytest.fixture
-    def rsm(self, tmp_path: Path) -> Iterator[RemoteStorageManagerClient]:
+    def manager(self, tmp_path: Path) -> Iterator[RemoteStorageManagerClient]:
         settings = RsmSettings(backend="filesystem", directory=tmp_path, part_size_bytes=5 * MIB)
-        with closing(build_manager(settings)) as manager:
-
-            def add(server: grpc.Server) -> None:
-                add_to_server(manager, server)
-
-            with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
-                yield RemoteStorageManagerClient(channel, address)
+        with serving(settings) as made:
+            yield made.client
 
     @pytest.fixture
-    def stored_keys(self, tmp_path: Path) -> StoredKeys:
+    def keys(self, tmp_path: Path) -> StoredKeys:
         backend = FilesystemStorage(tmp_path)
 
-        def keys() -> Collection[str]:
+        def listed() -> Collection[str]:
             return [
-                *backend.list_keys(""),
+                *keys_in(backend, ""),
                 *(f"{u.key} (unfinished)" for u in backend.list_uploads("")),
             ]
 
-        return keys
+        return listed
+
+    def test_an_index_is_asked_for_as_it_is_stored(
+        self, manager: RemoteStorageManagerClient, tmp_path: Path
+    ) -> None:
+        """Else RSM tries to rebuild it, here from a log that has no batches."""
+        segment = copied(manager, Files(b"no batches"))
+        (path,) = tmp_path.rglob("*.indexes")
+        path.unlink()
+        with pytest.raises(CorruptSegmentError, match="cannot be rebuilt: "):
+            list(manager.fetch_index(segment, IndexType.OFFSET))
+        with pytest.raises(RemoteResourceNotFoundError):
+            list(manager.fetch_index(segment, IndexType.OFFSET, as_stored=True))

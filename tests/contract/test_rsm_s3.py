@@ -12,13 +12,16 @@ from pydantic import SecretStr
 
 from services.api.errors import (
     CorruptSegmentError,
+    RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
     StoreAccessDeniedError,
     StoreNotFoundError,
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import Part, StorageBackend
+from services.rsm.deadline import ByteRate
 from services.rsm.factory import build_backend, build_locations, build_manager
 from services.rsm.fetch import SegmentReader
 from services.rsm.index_cache import TTL_S, IndexCache
@@ -39,7 +42,7 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.contract.rsm_over_s3 import PART
 from tests.harness.eventually import eventually
-from tests.harness.faults import Answer, Cut, Direction
+from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 
 
@@ -85,7 +88,7 @@ def lasting(proxy: HttpProxy, settings: RsmSettings) -> SegmentReader:
     """Provide a reader whose indexes stay in memory however slow the machine is."""
     locations = build_locations(settings.model_copy(update={"endpoint": proxy.address}))
     cache = IndexCache(ttl_s=3_600)
-    return SegmentReader(locations, ReadVerification("always", MIB), cache)
+    return SegmentReader(locations, ReadVerification("always", MIB), cache, ByteRate(0, Waiter()))
 
 
 @pytest.mark.parametrize("others", [b"index", b""])
@@ -149,31 +152,9 @@ def test_the_first_chunk_of_a_fetch_is_small(rsm: RemoteStorageManager) -> None:
     ],
 )
 def test_a_copy_of_which_a_request_fails_is_retriable_and_leaves_nothing(
-    rsm: RemoteStorageManager,
-    proxy: HttpProxy,
-    stored_keys: StoredKeys,
-    operation: str,
-    skip: int,
+    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys, operation: str, skip: int
 ) -> None:
     proxy.faults.add(Answer(503), operation=operation, skip=skip)
-    with pytest.raises(RetriableRemoteStorageError):
-        copied(rsm, Files(some_bytes(LARGE)))
-    assert not stored_keys()
-
-
-def test_copy_with_an_unanswered_completion_leaves_nothing(
-    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
-) -> None:
-    proxy.faults.add(Cut(1, Direction.RESPONSE), operation="CompleteMultipartUpload")
-    with pytest.raises(RetriableRemoteStorageError):
-        copied(rsm, Files(some_bytes(LARGE)))
-    assert not stored_keys()
-
-
-def test_a_part_that_is_cut_off_fails_the_copy_and_leaves_nothing(
-    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
-) -> None:
-    proxy.faults.add(Cut(MIB, Direction.REQUEST), operation="UploadPart", skip=1)
     with pytest.raises(RetriableRemoteStorageError):
         copied(rsm, Files(some_bytes(LARGE)))
     assert not stored_keys()
@@ -202,13 +183,6 @@ def test_remains_of_a_failed_clean_up_go_with_a_delete_of_the_id(
     assert not stored_keys()
 
 
-def test_a_body_that_is_cut_off_is_retriable(rsm: RemoteStorageManager, proxy: HttpProxy) -> None:
-    metadata = copied(rsm, Files(some_bytes(3 * MIB)))
-    proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
-    with pytest.raises(RetriableRemoteStorageError):
-        fetched(rsm, metadata)
-
-
 @pytest.mark.parametrize("left", [0, 500, 999])
 def test_a_log_shorter_than_it_was_is_corrupt(
     rsm: RemoteStorageManager, backend: StorageBackend, stored_keys: StoredKeys, left: int
@@ -219,17 +193,6 @@ def test_a_log_shorter_than_it_was_is_corrupt(
     backend.put(log, files.log[:left])
     with pytest.raises(CorruptSegmentError):
         fetched(rsm, metadata, 500)
-
-
-def test_a_delete_that_fails_is_retriable_and_may_be_repeated(
-    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
-) -> None:
-    metadata = copied(rsm, Files(b"log"))
-    proxy.faults.add(Answer(503), operation="DeleteObjects")
-    with pytest.raises(RetriableRemoteStorageError):
-        rsm.delete_log_segment_data(metadata)
-    rsm.delete_log_segment_data(metadata)
-    assert not stored_keys()
 
 
 def test_a_request_that_fails_once_is_repeated(
@@ -272,14 +235,15 @@ def test_the_store_refuses_other_bytes_than_were_meant(
 
 
 def test_check_leaves_nothing(settings: RsmSettings, stored_keys: StoredKeys) -> None:
-    build_backend(settings).check()
+    with pytest.raises(RemoteResourceNotFoundError):
+        build_backend(settings).check_and_get(f"{settings.prefix}missing")
     assert not stored_keys()
 
 
 def test_check_names_the_missing_bucket_and_the_endpoint(settings: RsmSettings) -> None:
     missing = settings.model_copy(update={"bucket": "no-such-bucket"})
     with pytest.raises(StoreNotFoundError, match=rf"no-such-bucket.*{settings.endpoint}"):
-        build_backend(missing).check()
+        build_backend(missing).check_and_get("key")
 
 
 def test_a_missing_bucket_is_never_a_missing_segment(settings: RsmSettings) -> None:

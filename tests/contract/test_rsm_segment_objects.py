@@ -26,16 +26,16 @@ class InProcess(SegmentObjectsContract):
     """Tests RSM in process; subclasses provide `settings`."""
 
     @pytest.fixture
-    def rsm(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+    def manager(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
         with closing(build_manager(settings)) as manager:
             yield manager
 
     @pytest.fixture
-    def objects(self, rsm: ObjectRemoteStorageManager) -> SegmentObjects:
-        return rsm.objects
+    def segment_objects(self, manager: ObjectRemoteStorageManager) -> SegmentObjects:
+        return manager.objects
 
     @pytest.fixture
-    def store(self, settings: RsmSettings) -> Store:
+    def own_store(self, settings: RsmSettings) -> Store:
         assert settings.location_id == LOCATION_ID
         return Store(build_backend(settings), settings.prefix)
 
@@ -62,9 +62,9 @@ class TestOverGrpc(OverFiles):
     wire_cases = wire_cases.SEGMENT_OBJECTS
 
     @pytest.fixture
-    def objects(self, rsm: ObjectRemoteStorageManager) -> Iterator[SegmentObjects]:
+    def segment_objects(self, manager: ObjectRemoteStorageManager) -> Iterator[SegmentObjects]:
         def add(server: grpc.Server) -> None:
-            add_to_server(rsm, server)
+            add_to_server(manager, server)
 
         with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
             yield SegmentObjectsClient(channel, address)

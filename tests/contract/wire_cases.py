@@ -19,6 +19,7 @@ RLMM = {
     "GetHighestOffsetForEpoch": "test_segments_side_by_side_are_both_found",
     "PutRemotePartitionDeleteMetadata": "test_segments_are_found_until_the_partition_is_deleted",
     "ListRemoteLogSegments": "test_a_known_empty_partition_lists_empty",
+    "ListKeptSegments": "test_pages_of_kept_segments_follow_each_other",
     "GetRemoteLogSize": "test_a_segment_that_spans_epochs_counts_whole_in_each",
     "GetNextSegmentWithTxnIndex": "test_segments_without_a_transaction_index_are_passed_over",
     "IsReady": "test_a_migrated_database_is_ready_for_any_partition",
@@ -35,20 +36,20 @@ RLMM = {
     "ScanRemoteLogSegments": "test_a_batch_has_the_columns_of_the_contract",
     "BinRemoteLogSegments": "test_many_segments_are_joined_into_few_bins",
     "RecordGap": "test_a_gap_hides_nothing_and_raises_nothing",
-    "SetExportPosition": "test_a_position_keeps_what_ends_at_or_above_it",
+    "SetHold": "test_a_position_keeps_what_ends_at_or_above_it",
+    "EndHold": "test_a_lease_is_ended",
+    "ListHolds": "test_all_are_listed_page_by_page",
     "ListEvents": "test_events_come_in_pages_without_gaps",
     "ReportAnomalies": "test_anomaly_is_stored_unchanged",
     "ListAnomalies": "test_pages_follow_each_other_the_first_seen_first",
-    "ReportVerification": "test_a_verification_is_the_sum_of_its_parts",
-    "ListVerifications": "test_pages_of_verifications_follow_each_other",
-    "ReportSweepRun": "test_the_last_sweep_of_a_kind_and_topics_is_kept",
-    "ListSweepRuns": "test_the_last_sweep_of_a_kind_and_topics_is_kept",
+    "ReportToolRun": "test_a_run_over_a_topic_is_the_sum_of_its_parts",
+    "ListToolRuns": "test_pages_of_runs_follow_each_other",
     "RecordObjectDeletions": "test_each_deleted_object_is_an_event_with_its_key",
     "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
     "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark",
+    "ReplaceSegmentData": "test_a_replaced_segment_stays_finished_with_the_new_bytes",
     "ResetLeaderEpoch": "test_the_epoch_that_it_has_is_a_repeat",
-    "BeginRebuild": "test_a_freeze_is_kept_until_it_is_confirmed",
-    "ConfirmRebuild": "test_a_freeze_is_kept_until_it_is_confirmed",
+    "ConfirmDeletions": "test_confirmed_deletions_pass_the_bound_until_the_settings_change",
 }
 
 RSM = {
@@ -58,6 +59,7 @@ RSM = {
     "FetchIndex": "test_each_index_is_fetched_byte_for_byte",
     "DeleteLogSegmentData": "test_delete_removes_every_object",
     "DeleteLogSegmentDataBatch": "test_a_batch_deletes_every_segment",
+    "FindPartitionObject": "test_an_object_of_a_partition_is_found_until_none_is_left",
 }
 
 SEGMENT_OBJECTS = {

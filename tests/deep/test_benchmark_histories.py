@@ -30,9 +30,9 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.harness.local_servers import DatabaseServer
 
 LAYOUT = Layout(partitions=2, segments=MIN_SEGMENTS, large_segments=25)
 TABLES = ("topics", "partitions", "segments", "segment_epochs", "highest_offsets", "events")
@@ -41,7 +41,7 @@ IGNORED = frozenset({"at", "created_at", "changed_at", "actor", "call_id", "tran
 
 
 @pytest.fixture
-def made_up_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[str]:
+def made_up_url(postgres: DatabaseServer, migrated_database: str) -> Iterator[str]:
     """The URL of a second database."""
     name = f"made_up_{uuid4().hex}"
     yield postgres.create_database(name, template=migrated_database)

@@ -18,7 +18,7 @@ from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.retry import Backoff
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rlm.copy.gaps import ANOTHER_AFTER_MS, MAX_DANGLING_COPIES
+from services.rlm.copy.dangling_copies import DANGLING_PAUSE_MS, MAX_DANGLING_COPIES
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.copy.sending import ThrottleRetry
 from services.rlm.copy.ship import ShipOutcome, ship
@@ -95,15 +95,15 @@ def refused_times(times: int) -> Any:
 
 
 def test_a_copy_that_is_refused_a_place_is_asked_again_under_its_id(
-    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = refused_times(20)
     settings = replace(ONE_TRY, limits=CopyLimits(throttle_retry=AT_ONCE_AGAIN))
     progress = Counting()
     with caplog.at_level(logging.INFO):
-        report = ship([log_dir], rsm, stack.rlmm, settings, progress)
+        report = ship([stack.log_dir], rsm, stack.rlmm, settings, progress)
     assert report.outcome is ShipOutcome.DONE
     states = [event.to_state for event in all_events(stack.rlmm, EventQuery(NAME))]
     assert states.count("COPY_SEGMENT_STARTED") == states.count("COPY_SEGMENT_FINISHED") == 2
@@ -112,22 +112,20 @@ def test_a_copy_that_is_refused_a_place_is_asked_again_under_its_id(
     assert caplog.text.count("waits because RSM is busy") == 1
 
 
-def test_a_copy_that_never_gets_a_place_fails_in_the_end(stack: Stack, log_dir: Path) -> None:
-    three_segments(log_dir)
+def test_a_copy_that_never_gets_a_place_fails_in_the_end(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(ThrottledError("no place"))
     retry = replace(AT_ONCE_AGAIN, timeout_s=0.05)
     report = ship(
-        [log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(throttle_retry=retry))
+        [stack.log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(throttle_retry=retry))
     )
     assert report.outcome is ShipOutcome.FAILED
     assert "no place" in report.partitions[0].problems[0].message
 
 
-def test_a_copy_that_waits_for_a_place_stops_when_it_is_cancelled(
-    stack: Stack, log_dir: Path
-) -> None:
-    three_segments(log_dir)
+def test_a_copy_that_waits_for_a_place_stops_when_it_is_cancelled(stack: Stack) -> None:
+    three_segments(stack.log_dir)
     refused, rsm = Event(), FailingRsm(stack.rsm)
 
     def refuse(_: RemoteLogSegmentMetadata) -> None:
@@ -135,7 +133,7 @@ def test_a_copy_that_waits_for_a_place_stops_when_it_is_cancelled(
         raise ThrottledError("no place")
 
     rsm.before_copy = refuse
-    rlm = stack.rlm(log_dir, rsm=rsm)
+    rlm = stack.rlm(rsm=rsm)
     rlm.lanes.copies.tick()
     assert refused.wait(30.0)
     eventually(lambda: copies_waiting() == 1)
@@ -153,13 +151,15 @@ def copies_waiting() -> float | None:
 
 
 def test_a_copy_that_waits_for_long_is_logged_once(
-    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = refused_times(20)
     retry = replace(AT_ONCE_AGAIN, warn_after_s=0.005)
-    ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(throttle_retry=retry)))
+    ship(
+        [stack.log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(throttle_retry=retry))
+    )
     (reported,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "RSM_COPY_THREADS" in reported
     assert "no place" in reported
@@ -167,13 +167,13 @@ def test_a_copy_that_waits_for_long_is_logged_once(
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError, RemoteStorageError])
 def test_a_store_that_takes_nothing_is_left_no_more_than_two_attempts(
-    stack: Stack, log_dir: Path, error: type[RemoteStorageError]
+    stack: Stack, error: type[RemoteStorageError]
 ) -> None:
-    files = three_segments(log_dir)
+    files = three_segments(stack.log_dir)
     rsm = FailingRsm(stack.rsm)
     refuse = raising(error("refused"))
     rsm.before_copy, rsm.before_delete = refuse, refuse
-    rlm = stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE)
+    rlm = stack.rlm(rsm=rsm, limits=AT_ONCE)
     take_turns(rlm, rounds=5)
     assert 0 < len(stack.segments()) <= 1 + MAX_DANGLING_COPIES
     files.snapshot(25)
@@ -196,30 +196,30 @@ class MovedClock:
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError, RemoteStorageError])
 def test_of_a_store_that_takes_nothing_one_more_attempt_is_left_every_ten_minutes(
-    stack: Stack, log_dir: Path, error: type[RemoteStorageError]
+    stack: Stack, error: type[RemoteStorageError]
 ) -> None:
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm, now_ms = FailingRsm(stack.rsm), MovedClock()
     rsm.before_copy = raising(error("refused"))
     rsm.before_delete = raising(error("refused"))
-    rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, AT_ONCE, now_ms=now_ms)
+    rlm = BrokerRemoteLogManager([stack.log_dir], rsm, stack.rlmm, AT_ONCE, now_ms=now_ms)
     take_turns(rlm, rounds=3)
     for more in range(3):
         assert len(stack.segments()) == 1 + MAX_DANGLING_COPIES + more
-        now_ms.moved_ms += ANOTHER_AFTER_MS
+        now_ms.moved_ms += DANGLING_PAUSE_MS
         take_turns(rlm, rounds=3)
 
 
-def test_clean_up_blocked_by_a_former_store_stops_no_copy(stack: Stack, log_dir: Path) -> None:
-    files = three_segments(log_dir)
+def test_clean_up_blocked_by_a_former_store_stops_no_copy(stack: Stack) -> None:
+    files = three_segments(stack.log_dir)
     rsm, now_ms = FailingRsm(stack.rsm), MovedClock()
     rsm.before_copy = raising(RetriableRemoteStorageError("refused"))
     rsm.before_delete = raising(RetriableRemoteStorageError("the store of before is away"))
-    rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, AT_ONCE, now_ms=now_ms)
+    rlm = BrokerRemoteLogManager([stack.log_dir], rsm, stack.rlmm, AT_ONCE, now_ms=now_ms)
     take_turns(rlm, rounds=3)
     assert len(stack.segments()) == 1 + MAX_DANGLING_COPIES
     rsm.before_copy = lambda _: None  # RSM has another location now
-    now_ms.moved_ms += ANOTHER_AFTER_MS
+    now_ms.moved_ms += DANGLING_PAUSE_MS
     take_turns(rlm)
     assert finished(stack) == [(0, 9), (10, 19)]
     # From then on without any wait.
@@ -233,11 +233,9 @@ def test_clean_up_blocked_by_a_former_store_stops_no_copy(stack: Stack, log_dir:
     assert len(stack.keys()) == 3 * 3
 
 
-def test_an_attempt_that_a_copy_got_through_after_counts_no_more(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_an_attempt_that_a_copy_got_through_after_counts_no_more(stack: Stack) -> None:
     """Each of the copies fails once, and no attempt can be cleaned up."""
-    three_segments(log_dir)
+    three_segments(stack.log_dir)
     rsm, failed = FailingRsm(stack.rsm), set[int]()
 
     def once(metadata: RemoteLogSegmentMetadata) -> None:
@@ -247,7 +245,7 @@ def test_an_attempt_that_a_copy_got_through_after_counts_no_more(
 
     rsm.before_copy = once
     rsm.before_delete = raising(RetriableRemoteStorageError("the store of before is away"))
-    rlm = stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE)
+    rlm = stack.rlm(rsm=rsm, limits=AT_ONCE)
     take_turns(rlm, rounds=3)
     assert finished(stack) == [(0, 9), (10, 19)]
     assert len(stack.segments()) == 2 + 2

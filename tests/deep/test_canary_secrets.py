@@ -210,13 +210,27 @@ def use(stack: EmbeddedStack) -> None:
 def outputs_with_wrong_secrets(stack: EmbeddedStack, file: Path) -> Iterator[str]:
     """Run commands that fail for their secret, which is in the environment or in a file."""
     file.write_text(WRONG)
-    host = stack.endpoints.database_url.rpartition("@")[2]
+    two_lines = file.with_name("two-lines")
+    two_lines.write_text(f"{WRONG}\n{WRONG}\n")
+    endpoints = stack.endpoints
+    host = endpoints.database_url.rpartition("@")[2]
     store = {**rsm_settings(stack.s3.endpoint, BUCKET, ""), "RSM_LOG_LEVEL": "DEBUG"}
+    of_files = {**store, "RSM_CREDENTIALS": "files", "RSM_ACCESS_KEY_FILE": str(file)}
+    for name in ("RSM_ACCESS_KEY", "RSM_SECRET_KEY"):
+        del of_files[name]
     environments = {
         ("store", "probe"): [
             {**store, "RSM_SECRET_KEY": WRONG},
             {**store, "RSM_SECRET_KEY": WRONG, "RSM_BUCKET": "No"},
             {**store, "RSM_SECRET_KEYS": WRONG},
+            {**store, "RSM_ACCESS_KEY": f"{WRONG}\nmore"},
+            {**of_files, "RSM_SECRET_KEY_FILE": WRONG},
+            {**of_files, "RSM_SECRET_KEY_FILE": str(two_lines)},
+        ],
+        ("partitions", "--rlmm", stack.services["rlmm"].announcement.tokens): [
+            {"SEDIMENT_TLS_CA_FILE": endpoints.tls_ca, "SEDIMENT_TOKEN_FILE": WRONG},
+            {"SEDIMENT_TLS_CA_FILE": endpoints.tls_ca, "SEDIMENT_TOKEN_FILE": str(two_lines)},
+            {"SEDIMENT_TOKEN_FILE": WRONG},
         ],
         ("db", "current"): [
             {"RLMM_DATABASE_URL": f"postgresql://rlmm:{WRONG}@{host}"},
@@ -226,6 +240,13 @@ def outputs_with_wrong_secrets(stack: EmbeddedStack, file: Path) -> Iterator[str
                 "RLMM_DATABASE_URL": f"postgresql://rlmm@{host}",
                 "RLMM_DATABASE_PASSWORD_FILE": str(file),
             },
+            *(
+                {
+                    "RLMM_DATABASE_URL": f"postgresql://rlmm@{host}",
+                    "RLMM_DATABASE_PASSWORD_FILE": each,
+                }
+                for each in (WRONG, str(two_lines))
+            ),
         ],
     }
     for command, each in environments.items():
@@ -321,7 +342,16 @@ def _family(pid: int) -> list[int]:
 @pytest.mark.long
 def test_up_prints_the_credentials_file_and_no_secret(server_directory: Path) -> None:
     data_dir = server_directory / "printed"
-    command = [sys.executable, "-m", "services.cli", "up", "--data-dir", str(data_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli",
+        "up",
+        "--data-dir",
+        str(data_dir),
+        "-o",
+        "json",
+    ]
     with subprocess.Popen(
         command,
         env=own_environment({}),

@@ -32,12 +32,14 @@ from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.recorders import trap
 from tests.harness.sediment_command import sediment
+from tests.harness.small_limits import small_disk
 from tests.harness.world import BUNDLED_LOG, linked_log, name_topics_anew
 
 RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")
 CONSUMERS_PAGE = Path(__file__).parents[2] / "docs" / "use" / "clients.md"
 SEGMENTS = 72
 PARTITIONS = 11
+MIB = 1024 * 1024
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 
@@ -128,8 +130,36 @@ def test_up_prints_all_addresses_and_pids(up: Up) -> None:
 
 def test_up_says_that_it_serves_plaintext(up: Up) -> None:
     assert up.process.stderr is not None
-    lines = [up.process.stderr.readline() for _ in range(2)]
+    lines = [up.process.stderr.readline() for _ in range(5)]
     assert lines[1].startswith("serving plaintext: every user of this machine can read and delete")
+    assert lines[2:] == [
+        f"Sediment is up on {up.data_dir}; Ctrl-C stops it\n",
+        f"in another terminal: `sediment status --data-dir {up.data_dir}`\n",
+        f"in a browser: `sediment console --data-dir {up.data_dir}`\n",
+    ]
+
+
+def test_up_prints_one_value_of_the_running_up(up: Up, tmp_path: Path) -> None:
+    printed = up.run("up", "--print", "rlm_consumers")
+    assert (printed.returncode, printed.stdout) == (0, f"{up.endpoints.rlm_consumers}\n")
+    unknown = up.run("up", "--print", "consumers")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "serves no consumers; choose one of rsm, rsm_health, " in unknown.stderr
+    nowhere = sediment("up", "--print", "rsm", "--data-dir", tmp_path)
+    assert (nowhere.returncode, nowhere.stdout) == (2, "")
+    assert f"no `sediment up` is running on {tmp_path}; start one" in nowhere.stderr
+
+
+def test_up_says_first_that_the_disk_is_full(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64 * MIB) as disk:
+        done = sediment("up", "--data-dir", disk.path / "data")
+    assert done.returncode == 3
+    assert re.search(
+        rf"^sediment: no space left on {disk.path}/data \(6\d MiB free; `sediment up` needs 150 "
+        r"MiB\); free some, or choose another --data-dir$",
+        done.stderr,
+        re.MULTILINE,
+    )
 
 
 def test_only_this_user_can_read_the_logs(up: Up) -> None:
@@ -140,9 +170,7 @@ def test_only_this_user_can_read_the_logs(up: Up) -> None:
     assert modes == {name: [0o600] for name in modes}
 
 
-def test_up_with_tls_refuses_clients_without_a_certificate(
-    server_directory: Path,
-) -> None:
+def test_up_with_tls_refuses_clients_without_a_certificate(server_directory: Path) -> None:
     with running_up(server_directory / "tls", "--tls") as up:
         assert up.lines("topics", "list") == []
         files = list((up.data_dir / "tls").rglob("*"))
@@ -151,6 +179,8 @@ def test_up_with_tls_refuses_clients_without_a_certificate(
         done = sediment("topics", "list", "--rlmm", up.endpoints.rlmm)
         assert done.returncode != 0
         assert "this client speaks plaintext" in done.stderr
+        shown = sediment("status", "--rlmm", up.endpoints.rlmm, "-o", "json")
+        assert "this client speaks plaintext" in json.loads(shown.stdout)["services"][1]["problem"]
         assert up.endpoints.rlm_consumers == ""
 
 
@@ -186,19 +216,25 @@ def test_no_variable_sends_a_part_of_up_or_a_command_elsewhere(
         assert made.reached == 0
 
 
+def test_commands_beside_up_find_its_store_its_database_and_its_disk(up: Up) -> None:
+    [probed] = up.lines("store", "probe")
+    assert probed["usable"]
+    checked = up.run("db", "check")
+    assert checked.returncode == 0, checked.stderr
+    assert up.run("db", "maintain").returncode == 0
+    for command, key in (("status", "lines"), ("doctor", "findings")):
+        [document] = up.lines(command)
+        found = {each.get("what") or each["check"]: each["text"] for each in document[key]}
+        assert found["disk"].startswith(f"{up.data_dir}: ")
+        assert found["maintenance"].startswith("of the database, ")
+
+
 def test_a_second_up_on_the_same_directory_is_refused_with_one_line(up: Up) -> None:
     done = up.run("up")
     assert done.returncode == 2
     reported = f"sediment: {up.data_dir}: another stack is running on this directory"
     assert done.stderr.splitlines()[-1].startswith(reported)
     assert "Traceback" not in done.stderr
-
-
-def test_up_names_a_log_directory_that_cannot_be_used(tmp_path: Path) -> None:
-    done = sediment("up", "--data-dir", tmp_path / "data", "--log-dir", tmp_path / "gone")
-    assert done.returncode == 2
-    assert done.stderr == f"sediment: {tmp_path / 'gone'}: no such directory\n"
-    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("options", [(), ("--fresh",)])
@@ -248,17 +284,11 @@ def test_partitions_lists_every_partition_of_the_log(up: Up) -> None:
     assert names == folders
     clicks = next(p for p in found if (p["topic"], p["partition"]) == ("clicks", 1))
     assert (clicks["log_start_offset"], clicks["log_end_offset"]) == (5, 400)
-    assert (clicks["remote_segments"], clicks["pending_segments"]) == (5, 0)
+    assert (clicks["remote_segments"], clicks["lag_segments"]) == (5, 0)
     assert clicks["copied_through_offset"] == 367
     assert clicks["role"] == "LEADER"
-
-
-def test_partitions_are_shown_as_a_table(up: Up) -> None:
-    done = up.run("partitions")
-    assert done.returncode == 0
-    (row,) = (line for line in done.stdout.splitlines() if "clicks-1" in line)
-    cells = [cell.strip() for cell in row.split("│")]
-    assert (cells[2], cells[4]) == ("5-399", "367")
+    _, row = up.run("partitions", "clicks-1", "-o", "wide").stdout.splitlines()
+    assert re.split("  +", row)[5:8:2] == ["5-399", "367"]
 
 
 def test_segments_lists_the_segments_of_a_partition_without_a_gap(up: Up) -> None:
@@ -266,44 +296,16 @@ def test_segments_lists_the_segments_of_a_partition_without_a_gap(up: Up) -> Non
     assert [s["state"] for s in found] == ["COPY_SEGMENT_FINISHED"] * 7
     starts = [s["start_offset"] for s in found]
     assert starts == [0, *(s["end_offset"] + 1 for s in found[:-1])]
-
-
-def test_segments_are_shown_as_a_table_with_nothing_cut_off(up: Up) -> None:
-    found = up.lines("segments", "profiles-0")
-    done = up.run("segments", "profiles-0")
-    assert done.returncode == 0
-    rows = [line for line in done.stdout.splitlines() if "COPY_SEGMENT_FINISHED" in line]
-    assert [s["segment_id"] for s in found] == [r.split("│")[-2].strip() for r in rows]
-
-
-def test_a_partition_is_found_by_its_topic_id_too(up: Up) -> None:
-    (clicks,) = (p for p in up.lines("partitions") if (p["topic"], p["partition"]) == ("clicks", 0))
-    assert len(up.lines("segments", f"{clicks['topic_id']}:clicks-0")) == 5
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "nobody-0",
-            "the tier has no partition nobody-0; `sediment topics list` lists its topics. For a "
-            "partition that was removed, pass TOPIC_ID:nobody-0; `sediment partitions -o json` "
-            "shows topic ids",
-        ),
-        ("clicks", "'clicks' is not TOPIC-PARTITION, for example orders-0"),
-        ("x:clicks-0", "topic id: must be 22 characters of URL-safe base64 or a UUID, is 'x'"),
-    ],
-)
-def test_a_partition_that_is_none_is_named(up: Up, name: str, message: str) -> None:
-    done = up.run("segments", name)
-    assert (done.returncode, done.stderr) == (2, f"sediment: {message}\n")
+    _, *shown = up.run("segments", "orders.eu-west-0", "-o", "wide").stdout.splitlines()
+    rows = [re.split("  +", line) for line in shown]
+    assert [(row[2], row[-1]) for row in rows] == [("FINISHED", s["segment_id"]) for s in found]
 
 
 def test_command_without_an_up_says_what_to_do(tmp_path: Path) -> None:
     done = sediment("partitions", "--data-dir", tmp_path)
     reported = (
-        f"sediment: no `sediment up` is running on {tmp_path}; start one, point "
-        "--data-dir at its directory, or pass --rlm HOST:PORT\n"
+        f"sediment: no `sediment up` is running on {tmp_path}; start one, or "
+        "point --data-dir at its directory, or pass --rlm HOST:PORT\n"
     )
     assert (done.returncode, done.stderr) == (2, reported)
 
@@ -357,7 +359,7 @@ def test_fetch_prints_ten_records_as_lines(up: Up) -> None:
 
 def test_fetch_of_an_offset_that_is_deleted_is_named(up: Up) -> None:
     done = up.run("fetch", "clicks-1", "--offset", 4)
-    assert done.returncode == 3
+    assert done.returncode == 2
     reported = "sediment: clicks-1 at offset 4: OFFSET_OUT_OF_RANGE: "
     assert done.stderr.startswith(reported)
     assert done.stdout == ""
@@ -407,14 +409,10 @@ def test_ship_finds_a_running_up_and_ships_once(up: Up, late_log: Path) -> None:
     (before,), (after,) = first["partitions"], second["partitions"]
     assert (before["topic"], before["copied_segments"]) == ("late", 10)
     assert (after["copied_segments"], after["present_segments"]) == (0, 10)
-
-
-def test_ship_shows_a_table(up: Up, late_log: Path) -> None:
     done = up.run("ship", late_log)
-    assert done.returncode == 0
     (row,) = (line for line in done.stdout.splitlines() if "late-0" in line)
-    assert [cell.strip() for cell in row.split("│")[1:3]] == ["late-0", "10"]
-    assert done.stderr.startswith("DONE: 10 segments, ")
+    assert re.split("  +", row) == ["late-0", "0", "0 B", "0", "0"]
+    assert done.stderr.startswith("DONE: 0 segments (0 B)")
 
 
 # Its life
@@ -462,10 +460,12 @@ def test_a_part_that_ends_is_started_again_at_its_address(server_directory: Path
         os.kill(endpoints_of(data_dir).pids["rsm"], signal.SIGKILL)
         _, errors = up.process.communicate(timeout=120)
         assert up.process.returncode == 3
-    for name in ("rsm", "postgres", "s3"):
-        said = f"{name} ended unexpectedly and was started again; see its .log.1 in {data_dir}"
-        assert said in errors
-    assert f"rsm ended unexpectedly, after 3 restarts; see its log in {data_dir}" in errors
+    logs = [data_dir / log for log in ("services/rsm.log", "postgres/postgres.log", "s3/weed.log")]
+    for name, log in zip(("rsm", "postgres", "s3"), logs, strict=True):
+        assert f"{name} ended unexpectedly and was started again; see {log}.1\n" in errors
+        assert Path(f"{log}.1").is_file()
+    many = f"rsm ended unexpectedly, after 3 restarts within 120 s; see {logs[0]}\n"
+    assert errors.endswith(f"sediment: {many}")
     with running_up(data_dir) as again:
         assert again.endpoints.rlmm == before.rlmm  # nothing else had its ports
 

@@ -118,10 +118,7 @@ def test_no_acknowledged_change_is_lost_with_a_synchronous_standby(
 
 @pytest.mark.parametrize("way", ["two hosts", "one address that moves"])
 def test_a_primary_that_turns_read_only_and_stays_up_is_left_within_a_second(
-    servers: Replicated,
-    tmp_path: Path,
-    way: str,
-    record_property: Callable[[str, object], None],
+    servers: Replicated, tmp_path: Path, way: str, record_property: Callable[[str, object], None]
 ) -> None:
     direct = servers.primary.create_database("tier")
     schema.upgrade(direct)

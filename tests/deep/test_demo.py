@@ -99,7 +99,7 @@ def test_a_damaged_segment_is_named_and_makes_the_exit_code_one(shown: Shown) ->
     assert shown.exit_code == 1
     (problem,) = shown.report["problems"]
     assert (problem["kind"], problem["offset"]) == ("TRUNCATED_BATCH", 176)
-    assert (problem["path"], problem["held_segments"]) == (str(shown.cut), 3)
+    assert (problem["path"], problem["blocked_segments"]) == (str(shown.cut), 3)
     assert f"TRUNCATED_BATCH: {shown.cut} at offset 176: " in shown.errors
 
 
@@ -158,9 +158,7 @@ def test_a_demo_that_is_signalled_to_end_cleans_up(tmp_path: Path, server_direct
     eventually(lambda: not [pid for pid in pids if runs(pid)])
 
 
-def test_a_log_that_the_disk_has_no_room_for_stops_the_demo_at_once(
-    tmp_path: Path,
-) -> None:
+def test_a_log_that_the_disk_has_no_room_for_stops_the_demo_at_once(tmp_path: Path) -> None:
     log_dir = own_log(tmp_path, "clicks-0")
     with (
         small_disk(tmp_path / "disk", 1024 * 1024) as disk,

@@ -11,7 +11,6 @@ import pytest
 
 from services.local.postgres import (
     ClusterError,
-    EmbeddedPostgres,
     check_reachable,
     ensure_cluster,
     programs,
@@ -21,12 +20,13 @@ from services.local.postgres import (
 from services.local.process import ProcessDiedError
 from services.local.server_account import UIDS, server_uid
 from tests.harness.eventually import eventually
+from tests.harness.local_servers import DatabaseServer
 
 
 @pytest.fixture(scope="module")
-def server(server_directory: Path) -> Iterator[EmbeddedPostgres]:
+def server(server_directory: Path) -> Iterator[DatabaseServer]:
     """One of our own, to stop and to kill."""
-    with EmbeddedPostgres(server_directory / "own-postgres") as server:
+    with DatabaseServer(server_directory / "own-postgres") as server:
         yield server
 
 
@@ -34,17 +34,17 @@ def connect(url: str) -> psycopg.Connection:
     return psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
 
 
-def make_row(server: EmbeddedPostgres, database: str) -> None:
+def make_row(server: DatabaseServer, database: str) -> None:
     with connect(server.create_database(database)) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS value")
 
 
-def row(server: EmbeddedPostgres, database: str) -> object:
+def row(server: DatabaseServer, database: str) -> object:
     with connect(server.url(database)) as connection:
         return connection.execute("SELECT value FROM kept").fetchone()
 
 
-def test_a_commit_is_durable_before_it_is_acknowledged(server: EmbeddedPostgres) -> None:
+def test_a_commit_is_durable_before_it_is_acknowledged(server: DatabaseServer) -> None:
     with connect(server.url("postgres")) as connection:
         settings = [
             connection.execute(f"SHOW {name}").fetchone()
@@ -53,19 +53,20 @@ def test_a_commit_is_durable_before_it_is_acknowledged(server: EmbeddedPostgres)
     assert settings == [("on",)] * 3
 
 
-def test_a_wrong_password_is_refused(server: EmbeddedPostgres) -> None:
+def test_a_wrong_password_is_refused(server: DatabaseServer) -> None:
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(f"postgresql://postgres:wrong@127.0.0.1:{server.port}/postgres")
 
 
-def test_a_restart_keeps_port_and_data(server: EmbeddedPostgres) -> None:
+def test_a_restart_keeps_port_and_data(server: DatabaseServer) -> None:
     make_row(server, "restarted")
     port = server.port
-    server.restart()
+    server.stop()
+    server.start()
     assert (server.port, row(server, "restarted")) == (port, (42,))
 
 
-def test_committed_data_survive_a_kill_under_an_open_transaction(server: EmbeddedPostgres) -> None:
+def test_committed_data_survive_a_kill_under_an_open_transaction(server: DatabaseServer) -> None:
     make_row(server, "killed")
     with closing(connect(server.url("killed"))) as connection:
         connection.execute("BEGIN")
@@ -75,13 +76,13 @@ def test_committed_data_survive_a_kill_under_an_open_transaction(server: Embedde
     assert row(server, "killed") == (42,)
 
 
-def test_a_copy_of_a_database_has_its_rows(server: EmbeddedPostgres) -> None:
+def test_a_copy_of_a_database_has_its_rows(server: DatabaseServer) -> None:
     make_row(server, "original")
     server.create_database("copy", template="original")
     assert row(server, "copy") == (42,)
 
 
-def owned(server: EmbeddedPostgres, database: str, password: str) -> psycopg.Connection:
+def owned(server: DatabaseServer, database: str, password: str) -> psycopg.Connection:
     """A connection of the login that owns a database."""
     server.ensure_owned_database(database, "rlmm", password, "reader")
     url = f"postgresql://rlmm@127.0.0.1:{server.port}/{database}"
@@ -89,7 +90,7 @@ def owned(server: EmbeddedPostgres, database: str, password: str) -> psycopg.Con
 
 
 def test_the_owner_of_a_database_is_no_superuser_and_cannot_read_another(
-    server: EmbeddedPostgres,
+    server: DatabaseServer,
 ) -> None:
     make_row(server, "others")
     with owned(server, "owned", "first") as connection:
@@ -109,7 +110,7 @@ def test_the_owner_of_a_database_is_no_superuser_and_cannot_read_another(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as this user")
 def test_server_has_its_own_user_that_cannot_read_the_password(
-    server: EmbeddedPostgres, server_directory: Path
+    server: DatabaseServer, server_directory: Path
 ) -> None:
     directory = server_directory / "own-postgres"
     uid = psutil.Process(server.pid).uids().real
@@ -126,16 +127,16 @@ def test_server_has_its_own_user_that_cannot_read_the_password(
 @pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as this user")
 def test_cluster_of_a_shared_account_gets_its_own_user(server_directory: Path) -> None:
     directory = server_directory / "was-nobodys"
-    with EmbeddedPostgres(directory) as server:
+    with DatabaseServer(directory) as server:
         make_row(server, "kept")
     for path in (directory / "data", *(directory / "data").rglob("*")):
         shutil.chown(path, "nobody")
-    with EmbeddedPostgres(directory) as server:
+    with DatabaseServer(directory) as server:
         assert row(server, "kept") == (42,)
         assert psutil.Process(server.pid).uids().real in UIDS
 
 
-def test_a_verifier_stands_for_the_password(server: EmbeddedPostgres) -> None:
+def test_a_verifier_stands_for_the_password(server: DatabaseServer) -> None:
     with connect(server.url("postgres")) as connection:
         verifier = scram_verifier("any password")
         connection.execute(f"CREATE ROLE verified LOGIN PASSWORD '{verifier}'")
@@ -145,7 +146,7 @@ def test_a_verifier_stands_for_the_password(server: EmbeddedPostgres) -> None:
         psycopg.connect(url, user="verified", password=verifier)
 
 
-def test_a_database_can_be_dropped_under_its_connections(server: EmbeddedPostgres) -> None:
+def test_a_database_can_be_dropped_under_its_connections(server: DatabaseServer) -> None:
     make_row(server, "dropped")
     with connect(server.url("dropped")) as connection:
         server.drop_database("dropped")
@@ -155,9 +156,9 @@ def test_a_database_can_be_dropped_under_its_connections(server: EmbeddedPostgre
 
 def test_data_and_password_are_found_again_by_another_object(server_directory: Path) -> None:
     directory = server_directory / "found-again"
-    with EmbeddedPostgres(directory) as first:
+    with DatabaseServer(directory) as first:
         make_row(first, "kept")
-    with EmbeddedPostgres(directory) as second:
+    with DatabaseServer(directory) as second:
         assert row(second, "kept") == (42,)
 
 
@@ -175,13 +176,11 @@ def test_a_lock_file_with_another_programs_pid_does_not_stop_the_start(
     directory = server_directory / "rebooted"
     data = ensure_cluster(directory)
     (data / "postmaster.pid").write_text(f"{stranger}\n{data}\n")
-    with EmbeddedPostgres(directory) as server, connect(server.url("postgres")) as connection:
+    with DatabaseServer(directory) as server, connect(server.url("postgres")) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_zombie_of_a_killed_server_does_not_stop_the_start(
-    server_directory: Path,
-) -> None:
+def test_zombie_of_a_killed_server_does_not_stop_the_start(server_directory: Path) -> None:
     directory = server_directory / "unreaped"
     data = ensure_cluster(directory)
     program = shutil.copy("/bin/sleep", directory / "postgres")
@@ -189,12 +188,12 @@ def test_zombie_of_a_killed_server_does_not_stop_the_start(
         killed.kill()
         eventually(lambda: psutil.Process(killed.pid).status() == psutil.STATUS_ZOMBIE)
         (data / "postmaster.pid").write_text(f"{killed.pid}\n{data}\n")
-        with EmbeddedPostgres(directory) as server, connect(server.url("postgres")) as connection:
+        with DatabaseServer(directory) as server, connect(server.url("postgres")) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_wrong_setting_is_shown_from_the_log(server_directory: Path) -> None:
-    server = EmbeddedPostgres(server_directory / "own-postgres-2", {"max_connections": "many"})
+    server = DatabaseServer(server_directory / "own-postgres-2", {"max_connections": "many"})
     with pytest.raises(ProcessDiedError, match='invalid value for parameter "max_connections"'):
         server.start()
 

@@ -106,5 +106,5 @@ def test_a_stack_without_rlm_says_so(data_dir: Path) -> None:
         assert sorted(stack.services) == ["rlmm", "rsm"]
         assert (stack.endpoints.rlm, stack.endpoints.rlm_health) == ("", "")
         assert address_of("rsm", data_dir) == stack.endpoints.rsm
-        with pytest.raises(CommandError, match="runs no RLM; pass --rlm HOST:PORT"):
+        with pytest.raises(CommandError, match=r"serves no rlm; .*, or pass --rlm HOST:PORT"):
             address_of("rlm", data_dir)

@@ -3,7 +3,6 @@ loss that is none, and the next partition does not notice."""
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,18 +17,13 @@ from tests.unit.rlm.kafka_bytes import PartitionFiles, batch
 
 
 @pytest.fixture
-def trouble(stack: Stack, log_dir: Path) -> Trouble:
-    return Trouble(stack, log_dir)
+def trouble(stack: Stack) -> Trouble:
+    return Trouble(stack, stack.log_dir)
 
 
 def delete_segment(files: PartitionFiles, base: int = 0) -> None:
     for path in files.path.glob(f"{base:020}.*"):
         path.unlink()
-
-
-def delete_what_is_rolled(files: PartitionFiles) -> None:
-    delete_segment(files)
-    delete_segment(files, 10)
 
 
 def remove_folder(files: PartitionFiles) -> None:
@@ -50,32 +44,7 @@ def cut_and_go_on(files: PartitionFiles) -> None:
     files.segment(0, [batch(0, 5), batch(5, 5, payload=b"another")])
 
 
-def test_segment_deleted_before_its_copy_is_lost_and_the_next_is_copied(
-    trouble: Trouble,
-) -> None:
-    trouble.happens(delete_segment)
-    log, folder = str(trouble.files.file(0, ".log")), str(trouble.files.path)
-    kind = ProblemKind.LOST_BEFORE_COPY
-    assert trouble.problems() == [(kind, log), (kind, folder)]
-    trouble.assert_nothing_is_left_over()
-    take_turns(trouble.rlm)
-    assert (trouble.problems(), trouble.stack.ranges()) == ([(kind, folder)], [(10, 19)])
-    assert trouble.gaps() == ["GAP"]
-    trouble.assert_nothing_is_left_over()
-
-
-def test_loss_behind_tiered_segments_is_recorded(trouble: Trouble) -> None:
-    """A broker's retention deletes from the beginning on."""
-    trouble.happens(delete_what_is_rolled, base=10)
-    take_turns(trouble.rlm)
-    assert trouble.stack.ranges() == [(0, 9)]
-    assert trouble.gaps() == ["GAP"]
-    trouble.assert_nothing_is_left_over()
-
-
-def test_a_segment_that_is_missing_in_the_middle_is_no_loss_but_held_back(
-    trouble: Trouble,
-) -> None:
+def test_a_segment_that_is_missing_in_the_middle_is_no_loss_but_blocked(trouble: Trouble) -> None:
     """No broker does so: a person may bring it back."""
     trouble.happens(lambda files: delete_segment(files, 10), base=10)
     take_turns(trouble.rlm)
@@ -135,16 +104,14 @@ class WhileSent(FailingRsm):
 
 
 @pytest.mark.parametrize("hurt", [delete_segment, remove_folder, rename_folder])
-def test_segment_deleted_while_it_is_sent_is_copied_whole(
-    stack: Stack, log_dir: Path, hurt: Hurt
-) -> None:
-    files = PartitionFiles(log_dir)
+def test_segment_deleted_while_it_is_sent_is_copied_whole(stack: Stack, hurt: Hurt) -> None:
+    files = PartitionFiles(stack.log_dir)
     log = files.segment(0, [batch(0, payload=b"x" * 3_000_000)])
     files.snapshot(1)
     files.segment(1, [batch(1)])
     whole = log.read_bytes()
     rsm = WhileSent(stack, lambda: hurt(files))
-    rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, AT_ONCE)
+    rlm = BrokerRemoteLogManager([stack.log_dir], rsm, stack.rlmm, AT_ONCE)
     take_turns(rlm, rounds=2)
     assert stack.ranges() == [(0, 0)]
     assert stack.object_of(stack.segments()[0]).read_bytes() == whole

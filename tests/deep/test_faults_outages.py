@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from services.api.remote_log_manager import FetchError
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually
 from tests.harness.faulty_world import FaultyWorld, assert_local_reads_go_on, faulty_world
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.own_servers import own_postgres, own_s3, own_world
 from tests.harness.published import health_of
 from tests.harness.read_loop import Read
@@ -32,7 +32,7 @@ MOST_REMOTE_WAIT_S = 5.0
 MOST_LOG_LINES = 150
 MOST_GROWTH_BYTES = 64 * 1024 * 1024
 AWAY = FetchError.TIERED_STORAGE_NOT_AVAILABLE.name
-Server = EmbeddedPostgres | SeaweedFS | ServiceProcess
+Server = DatabaseServer | SeaweedFS | ServiceProcess
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Outage:
             list(pool.map(lambda server: server.start(), self.servers))
 
 
-Which = Callable[[World, EmbeddedPostgres, SeaweedFS], Outage]
+Which = Callable[[World, DatabaseServer, SeaweedFS], Outage]
 OUTAGES: dict[str, Which] = {
     "store": lambda world, postgres, s3: Outage((s3,), (world.rsm,)),
     "database": lambda world, postgres, s3: Outage((postgres,), (world.rlmm,)),
@@ -70,7 +70,7 @@ def faulty(own_world: World, tmp_path: Path) -> Iterator[FaultyWorld]:
 
 @pytest.mark.parametrize("which", first_of(OUTAGES))
 def test_an_outage(
-    faulty: FaultyWorld, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS, which: str
+    faulty: FaultyWorld, own_postgres: DatabaseServer, own_s3: SeaweedFS, which: str
 ) -> None:
     outage = OUTAGES[which](faulty.world, own_postgres, own_s3)
     lines, rss = faulty.log_lines(), faulty.rss_bytes()

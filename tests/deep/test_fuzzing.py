@@ -13,13 +13,13 @@ import grpc
 import psutil
 import pytest
 
-from services.local.postgres import EmbeddedPostgres
 from tests.deep.fuzzing.calling import METHODS, call_with_bytes
 from tests.deep.fuzzing.campaign import Target, fuzz
 from tests.deep.fuzzing.rules import reason_of
 from tests.deep.fuzzing.storage_targets import running_rlm, running_rsm
 from tests.deep.fuzzing.targets import running_rlmm_target
 from tests.harness.eventually import eventually
+from tests.harness.local_servers import DatabaseServer
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 
@@ -34,15 +34,8 @@ POOLS_MAY_GROW_BY = 16
 
 
 @pytest.fixture(scope="module")
-def fuzzed_database(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[str]:
-    name = "fuzzing"
-    yield postgres.create_database(name, template=migrated_database)
-    postgres.drop_database(name)
-
-
-@pytest.fixture(scope="module")
-def rlmm(fuzzed_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with running_rlmm_target(fuzzed_database, tmp_path_factory.mktemp("rlmm")) as target:
+def rlmm(rlmm_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with running_rlmm_target(rlmm_database_url, tmp_path_factory.mktemp("rlmm")) as target:
         yield target
 
 
@@ -54,7 +47,7 @@ def rsm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture(scope="module")
 def rlm(
-    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+    postgres: DatabaseServer, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Target]:
     name = "rlm_fuzzing"
     url = postgres.create_database(name, template=migrated_database)

@@ -25,7 +25,7 @@ from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.partitions import watched_to_proto
 from services.rpc.converters.shared import metadata_to_proto
-from services.rpc.server.admission import KEPT_S
+from services.rpc.server.admission import RETAINED_S
 from services.rpc.server.server import MAX_CALLS_OF_A_CONNECTION
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
 from tests.contract.rlmm.segments import finished, revision_of
@@ -153,7 +153,7 @@ def test_a_connection_cannot_make_the_service_work_by_resets(
         eventually(lambda: calls_reset(rsm) > before)
         rounds_per_s(honest, 3 * MEASURED_S)
     # The first calls and the last ones are no full second apart from others.
-    seconds = (time.monotonic() - began_s) / KEPT_S + 2
+    seconds = (time.monotonic() - began_s) / RETAINED_S + 2
     handled = calls_reset(rsm) - before
     sys.stdout.write(
         f"rapid_resets: {handled:.0f} calls handled of {counted.times} in {seconds - 2:.1f} s\n"

@@ -43,27 +43,3 @@ def test_rlm_killed_while_it_keeps_an_index(world: World, tmp_path: Path, name: 
         assert counted['hits_total{layer="file"}'] >= kept
         assert counted["damaged_files_total"] == 0
         assert counted["files"] == kept + counted["misses_total"]
-
-
-def test_each_damaged_file_is_fetched_again_after_a_restart(world: World, tmp_path: Path) -> None:
-    index_dir = tmp_path / "indexes"
-    with cached_reads(world, tmp_path / "rlm", index_dir) as reads:
-        reads.rlm.start()
-        reads.read_all()
-        files = sorted(index_dir.iterdir())
-        reads.rlm.kill()
-        for at, path in enumerate(files):
-            content = bytearray(path.read_bytes())
-            content[at % len(content)] ^= 1
-            path.write_bytes(content)
-        reads.rlm.start()
-        wait_until_scanned(reads, len(files))
-        reads.read_all()
-        counted = reads.counted()
-        assert counted["damaged_files_total"] == counted["misses_total"] == len(files) > 1
-        reads.read_all()
-        again = reads.counted()
-        assert again["misses_total"] == counted["misses_total"]
-        hits = 'hits_total{layer="file"}'
-        assert again[hits] - counted[hits] >= len(files)
-        assert 1 <= len(reads.log_lines()) <= len(files)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.local.pid_files import end_leftover, names_running_process, write_pid_file
+from services.local.pid_files import end_leftover, process_of, write_pid_file
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 
@@ -52,7 +52,7 @@ def test_a_leftover_named_by_a_pid_file_is_ended(
 ) -> None:
     pid_file = tmp_path / "child.pid"
     write_pid_file(pid_file, process.pid)
-    assert names_running_process(pid_file)
+    assert process_of(pid_file.read_bytes()) is not None
     end_leftover(pid_file)
     assert (runs(process.pid), pid_file.exists()) == (False, False)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from tests.harness.eventually import eventually
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.own_servers import own_postgres, own_s3, own_world
 from tests.harness.synthetic_log import make_log_dir
 from tests.harness.variants import first_of
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.deep
 UNREACHED = 3
 # Long enough to be in the middle of: some seconds.
 PARTITIONS, SEGMENTS, SEGMENT_BYTES = 4, 20, 4 * 1024 * 1024
-Server = EmbeddedPostgres | SeaweedFS
+Server = DatabaseServer | SeaweedFS
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def world(own_world: World, tmp_path: Path) -> World:
 
 @pytest.fixture(params=first_of(["database", "store"]))
 def server(
-    request: pytest.FixtureRequest, own_s3: SeaweedFS, own_postgres: EmbeddedPostgres
+    request: pytest.FixtureRequest, own_s3: SeaweedFS, own_postgres: DatabaseServer
 ) -> Server:
     return own_s3 if request.param == "store" else own_postgres
 
@@ -71,7 +71,7 @@ def test_ship_resumes_after_an_outage(world: World, server: Server) -> None:
 
 @pytest.mark.long
 def test_rerun_finishes_an_abandoned_ship(world: World, server: Server) -> None:
-    with start(world, "--retry-for-s", "5") as ship:
+    with start(world, "--retry-for", "5") as ship:
         wait_until_in_the_middle(world, ship)
         server.kill()
         _, errors = ship.communicate(timeout=120)

@@ -10,11 +10,11 @@ from sqlalchemy import text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database.engine import DatabaseLimits, create_database_engine
 from services.rlmm.database.schema import check_schema, upgrade
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import FINISHED, add, move, segment
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.postgres_servers import PgBouncer
 from tests.harness.sediment_command import sediment
 
@@ -25,7 +25,7 @@ NAMED = "pool_mode=session"
 
 
 @pytest.fixture
-def database(postgres: EmbeddedPostgres) -> Iterator[str]:
+def database(postgres: DatabaseServer) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex}"
     postgres.create_database(name)
     yield name
@@ -42,7 +42,7 @@ def directory(server_directory: Path) -> Path:
 
 
 def test_session_mode_works_with_settings_and_prepared_statements(
-    postgres: EmbeddedPostgres, database: str, directory: Path
+    postgres: DatabaseServer, database: str, directory: Path
 ) -> None:
     with PgBouncer(postgres, directory, pool_mode="session", default_pool_size=10) as pooler:
         url = pooler.url(database)
@@ -76,7 +76,7 @@ def test_session_mode_works_with_settings_and_prepared_statements(
 @pytest.mark.parametrize("settings", [{}, {"server_round_robin": 1}, {"default_pool_size": 1}])
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 def test_other_modes_are_refused_by_name(
-    postgres: EmbeddedPostgres,
+    postgres: DatabaseServer,
     database: str,
     directory: Path,
     mode: str,

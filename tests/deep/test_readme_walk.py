@@ -13,7 +13,8 @@ from tests.harness.world import BUNDLED_LOG
 
 README = Path(__file__).parents[2] / "README.md"
 LOG_DIR = "tests/data/kafka-log"
-COMMAND = ".venv/bin/sediment "
+COMMAND = "sediment "
+ON_PATH = "export PATH="
 WITHOUT_END = ("up", "console")
 
 
@@ -21,7 +22,9 @@ def commands() -> list[list[str]]:
     """Return the words behind `sediment` of each line in the section's blocks."""
     text = README.read_text().partition("## Use it\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    first, *lines = [line for block in blocks for line in block.splitlines()]
+    assert first.startswith(ON_PATH)
+    lines = [line for line in lines if not line.startswith("#")]
     assert all(line.startswith(COMMAND) for line in lines)
     made = [shlex.split(line.removeprefix(COMMAND), comments=True) for line in lines]
     assert {words[0] for words in made} > {*WITHOUT_END, "status", "fetch", "sweep"}
@@ -50,5 +53,6 @@ def test_every_command_does_what_it_says(up: Up, tmp_path: Path) -> None:
     assert fetched[0].startswith("100\t")
     assert "CRITICAL" not in printed["status"]
     assert "WARNING" not in printed["status"]
-    left = {d["topic"] for d in up.lines("partitions") if d["pending_segments"]}
+    assert "0 segments" not in printed["sweep retention"]
+    left = {d["topic"] for d in up.lines("partitions") if d["lag_segments"]}
     assert left == {"payments"}  # as the page says

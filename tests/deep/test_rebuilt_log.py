@@ -1,5 +1,6 @@
 """Test that a real Kafka log is read again from the bucket after its database was lost."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from demos.stage import link_log_dir
@@ -10,7 +11,6 @@ from services.workflows.rebuild import Rebuild, RebuildPlan
 from tests.harness.databases import Databases
 from tests.harness.ship_stack import (
     BUNDLED,
-    Stack,
     lose_rolled_segments,
     read,
     running_stack,
@@ -26,7 +26,7 @@ def test_every_record_is_read_again_and_nothing_is_copied_twice(
     with running_stack(database_url, tmp_path / "objects") as stack:
         stack.ship(log_dir)
         keys = stack.keys()
-        rebuilt = Stack(SqlRemoteLogMetadataManager(engine), stack.rsm, stack.objects)
+        rebuilt = replace(stack, rlmm=SqlRemoteLogMetadataManager(engine))
         plan = RebuildPlan("after the loss", apply=True)
         done = Rebuild(rebuilt.rlmm, stack.rsm, stack.rsm.objects, plan).run()
         names = find_partitions([log_dir]).partitions

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,15 +63,13 @@ def budget(monkeypatch: pytest.MonkeyPatch) -> FairQueue:
 
 
 @pytest.fixture
-def rlm(
-    stack: Stack, log_dir: Path, lists: Lists, budget: FairQueue
-) -> Iterator[BrokerRemoteLogManager]:
+def rlm(stack: Stack, lists: Lists, budget: FairQueue) -> Iterator[BrokerRemoteLogManager]:
     """One partition is being listed, the others wait."""
     for name in NAMES:
-        hourly_log(log_dir, name)
-    take_turns(stack.rlm(log_dir, limits=AT_ONCE))
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
-    made = BrokerRemoteLogManager([log_dir], stack.rsm, lists.rlmm(), AT_ONCE)
+        hourly_log(stack.log_dir, name)
+    take_turns(stack.rlm(limits=AT_ONCE))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2), now=True)
+    made = BrokerRemoteLogManager([stack.log_dir], stack.rsm, lists.rlmm(), AT_ONCE)
     made.lanes.copies.tick()
     assert made.lanes.copies.wait_idle(DEADLINE_S)
     made.lanes.expiration.tick()
@@ -104,14 +101,12 @@ def test_a_pass_that_waits_when_rlm_stops_lists_nothing(
     assert [len(stack.ranges(name)) for name in NAMES] == [ROLLED] * len(NAMES)
 
 
-def test_segments_marked_while_the_store_is_away_are_not_kept_in_memory(
-    stack: Stack, log_dir: Path
-) -> None:
-    hourly_log(log_dir)
-    take_turns(stack.rlm(log_dir, limits=AT_ONCE))
-    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+def test_segments_marked_while_the_store_is_away_are_not_kept_in_memory(stack: Stack) -> None:
+    hourly_log(stack.log_dir)
+    take_turns(stack.rlm(limits=AT_ONCE))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2), now=True)
     without_store = Changed(stack.rsm, delete_log_segment_data_batch=_refuse)
-    rlm = BrokerRemoteLogManager([log_dir], without_store, stack.rlmm, AT_ONCE)
+    rlm = BrokerRemoteLogManager([stack.log_dir], without_store, stack.rlmm, AT_ONCE)
     take_turns(rlm, rounds=2)
     (partition,) = rlm.led_partitions()
     seen = partition.tier.cached

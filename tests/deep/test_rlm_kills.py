@@ -60,6 +60,7 @@ KILLED_ELSEWHERE = {
     "local.": "test_kill_while_deleting_locally.py",
     "sweep.": "tests/spark",
     "export.": "tests/spark",
+    "repair.": "tests/behaviour/test_cli_scrub.py",
 }
 """Kinds of failpoints, and where each place of the kind is a kill."""
 
@@ -233,11 +234,7 @@ def rows_of(names: Iterator[str] | tuple[str, ...] | list[str]) -> list[object]:
 
 @contextmanager
 def rlm_service(
-    world: World,
-    directory: Path,
-    more: Mapping[str, str] | None = None,
-    *,
-    has_logs: bool = True,
+    world: World, directory: Path, more: Mapping[str, str] | None = None, *, has_logs: bool = True
 ) -> Iterator[ServiceProcess]:
     """Provide RLM beside the world's log, not started yet."""
     log_dirs = [world.log_dir] if has_logs else []

@@ -1,25 +1,22 @@
 """Two callers at once on one partition: the database decides, and the audit trail has no gap.
 
 A test holds the partition's lock until both callers, of two RLMMs, wait for it, so that they truly
-meet: one RLMM would apply their changes together.
+meet: one RLMM would apply their changes together. The checker of histories judges what they did.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, text
 
-from services.api.calls import Call, MutationContext, MutationOutcome, serving
+from services.api.calls import Call, MutationContext, serving
 from services.api.errors import (
     FencedLeaderEpochError,
     InvalidStateTransitionError,
-    RemoteStorageError,
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
@@ -38,131 +35,75 @@ from tests.contract.rlmm.segments import (
     PARTITION_STARTED,
     add,
     finished,
-    id_at,
     id_of,
     move,
     put_deletion,
     revision_of,
     segment,
 )
-from tests.harness.databases import events, waiting
+from tests.deep.histories.checker import check
+from tests.deep.histories.history import History, Recorder, trail_of
+from tests.deep.histories.operations import (
+    HighestOffset,
+    ListSegments,
+    LookUp,
+    Move,
+    Operation,
+    PutDeletion,
+    changes_in,
+)
+from tests.deep.histories.space import Space
+from tests.deep.histories.stories import add as add_of
+from tests.deep.histories.stories import announce, once
+from tests.harness.databases import OwnRlmm, events, waiting
 from tests.harness.eventually import eventually
-
-Change = Callable[[SqlRemoteLogMetadataManager], MutationOutcome]
-Result = MutationOutcome | RemoteStorageError
 
 
 @pytest.fixture
-def tp(rlmm: SqlRemoteLogMetadataManager) -> TopicIdPartition:
+def tp(rlmm: OwnRlmm) -> TopicIdPartition:
     tp = TopicIdPartition(uuid4(), "orders", 0)
     rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 1)], [], BROKER)
     return tp
 
 
-def meeting(engine: Engine, tp: TopicIdPartition, *changes: Change) -> list[Result]:
-    """Run the changes, each in an RLMM of its own; all wait for the lock before one goes on."""
-    with ThreadPoolExecutor(len(changes)) as pool:
+PAIRS = {
+    "the same move": (Move(0, 1, FINISHED), Move(0, 1, FINISHED), 1),
+    "the same add": (add_of(3), add_of(3), 1),
+    "one request id": (Move(0, 1, FINISHED, why=once("one")),) * 2 + (2,),
+    "finishes that overlap": (Move(0, 1, FINISHED), Move(0, 2, FINISHED), 2),
+    "finish and delete": (Move(0, 1, FINISHED), Move(0, 1, DELETE_STARTED), None),
+    "add and mark": (add_of(3), PutDeletion(0, MARKED), None),
+}
+"""Two operations, and how many of them are answered as applied; None: one or both."""
+
+
+@pytest.mark.parametrize(("first", "second", "applied"), PAIRS.values(), ids=PAIRS)
+def test_two_that_wait_for_one_lock_take_effect_one_after_the_other(
+    engine: Engine, first: Operation, second: Operation, applied: int | None
+) -> None:
+    space, recorder = Space.of_partitions(1), Recorder()
+    [tp] = space.partitions
+
+    def perform(operation: Operation) -> object:
+        manager = SqlRemoteLogMetadataManager(engine)
+        return recorder.perform("a", operation, lambda: operation.reply(manager, space))
+
+    for operation in (announce(1), add_of(1), add_of(2)):
+        perform(operation)
+    with ThreadPoolExecutor(2) as pool:
         with engine.begin() as holder:
-            holder.execute(
-                text("SELECT 1 FROM partitions WHERE topic_id = :id FOR UPDATE"),
-                {"id": tp.topic_id},
-            )
-            futures = [
-                pool.submit(change, SqlRemoteLogMetadataManager(engine)) for change in changes
-            ]
-            eventually(lambda: waiting(engine) == len(changes))
-        return [result_of(future) for future in futures]
+            statement = "SELECT 1 FROM partitions WHERE topic_id = :id FOR UPDATE"
+            holder.execute(text(statement), {"id": tp.topic_id})
+            futures = [pool.submit(perform, operation) for operation in (first, second)]
+            eventually(lambda: waiting(engine) == 2)
+        replies = [future.result(timeout=30) for future in futures]
+    for read in (ListSegments(0), HighestOffset(0, 0), LookUp(0, 0, 5)):
+        perform(read)
+    check(History(space, recorder.records(), {0: trail_of(engine, tp)}))
+    assert applied in (None, sum(each.applied for each in changes_in(tuple(replies))))
 
 
-def result_of(future: "Future[MutationOutcome]") -> Result:
-    try:
-        return future.result(timeout=30)
-    except RemoteStorageError as e:
-        return e
-
-
-def test_of_two_that_make_the_same_move_one_applies_and_one_repeats(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
-    only = add(rlmm, segment(tp, 0, 9))
-    results = meeting(engine, tp, *[lambda own: move(own, only, FINISHED)] * 2)
-    outcomes = [each for each in results if isinstance(each, MutationOutcome)]
-    assert sorted(each.applied for each in outcomes) == [False, True]
-    assert len({each.revision for each in outcomes}) == 1
-
-
-def test_of_two_that_add_the_same_segment_one_applies_and_one_repeats(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
-    only = segment(tp, 0, 9)
-    results = meeting(engine, tp, *[lambda own: own.add_remote_log_segment_metadata(only)] * 2)
-    assert sorted(each.applied for each in results if isinstance(each, MutationOutcome)) == [
-        False,
-        True,
-    ]
-
-
-def test_of_two_calls_with_one_request_id_both_are_answered_with_the_one_change(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
-    only, why = add(rlmm, segment(tp, 0, 9)), MutationContext(request_id="one")
-    first, second = meeting(engine, tp, *[lambda own: move(own, only, FINISHED, context=why)] * 2)
-    assert first == second
-    assert [each.repeat_count for each in events(engine, tp)] == [0, 0, 1]
-
-
-def test_of_two_overlapping_finishes_the_later_one_displaces_the_earlier(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
-    copies = [add(rlmm, segment(tp, 0, 99)) for _ in range(2)]
-    results = meeting(
-        engine, tp, *[lambda own, copy=copy: move(own, copy, FINISHED) for copy in copies]
-    )
-    revisions = [each.revision for each in results if isinstance(each, MutationOutcome)]
-    later = copies[revisions.index(max(revisions))]
-    earlier = copies[revisions.index(min(revisions))]
-    assert id_at(rlmm, tp, 0, 50) == id_of(later)
-    move(rlmm, later, DELETE_STARTED)
-    assert id_at(rlmm, tp, 0, 50) == id_of(earlier)
-
-
-def test_finish_and_delete_of_one_copy_leave_one_of_two_orders(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
-    only = add(rlmm, segment(tp, 0, 9))
-    finish, delete = meeting(
-        engine,
-        tp,
-        lambda own: move(own, only, FINISHED),
-        lambda own: move(own, only, DELETE_STARTED),
-    )
-    assert isinstance(delete, MutationOutcome)
-    if isinstance(finish, MutationOutcome):
-        assert finish.revision < delete.revision
-    else:
-        assert isinstance(finish, InvalidStateTransitionError)
-    assert id_at(rlmm, tp, 0, 5) is None
-
-
-def test_an_add_that_meets_the_mark_of_deletion_is_before_it_or_refused(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
-    added, marked = meeting(
-        engine,
-        tp,
-        lambda own: own.add_remote_log_segment_metadata(segment(tp, 0, 9)),
-        lambda own: put_deletion(own, tp, MARKED),
-    )
-    assert isinstance(marked, MutationOutcome)
-    if isinstance(added, MutationOutcome):
-        assert added.revision < marked.revision
-    else:
-        assert isinstance(added, InvalidStateTransitionError)
-
-
-def test_a_first_add_and_a_first_mark_make_one_partition(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager
-) -> None:
+def test_a_first_add_and_a_first_mark_make_one_partition(rlmm: OwnRlmm) -> None:
     for _ in range(10):
         new = TopicIdPartition(uuid4(), "new", 0)
         with ThreadPoolExecutor(4) as pool:
@@ -170,13 +111,12 @@ def test_a_first_add_and_a_first_mark_make_one_partition(
                 pool.submit(rlmm.add_remote_log_segment_metadata, segment(new, 10 * n, 10 * n + 9))
                 for n in range(4)
             ]
-        assert all(isinstance(result_of(each), MutationOutcome) for each in futures)
-        assert [each.revision for each in events(engine, new)] == [1, 2, 3, 4]
+        for each in futures:
+            each.result(timeout=30)
+        assert [each.revision for each in events(rlmm.engine, new)] == [1, 2, 3, 4]
 
 
-def test_leadership_sent_by_many_in_any_order_ends_at_the_highest_epoch(
-    rlmm: SqlRemoteLogMetadataManager,
-) -> None:
+def test_leadership_sent_by_many_in_any_order_ends_at_the_highest_epoch(rlmm: OwnRlmm) -> None:
     topic_id = uuid4()
     tps = [TopicIdPartition(topic_id, "many", n) for n in range(20)]
 
@@ -198,13 +138,13 @@ def test_the_victim_of_a_deadlock_is_tried_again(engine: Engine, tp: TopicIdPart
     transactions, both_hold_one = Transactions(engine), Barrier(2)
     runs = Counter[int]()
 
-    def work(session: Session, *, first: int) -> None:
+    def work(connection: Connection, *, first: int) -> None:
         runs[first] += 1
         lock = text("SELECT pg_advisory_xact_lock(:key)")
-        session.execute(lock, {"key": first})
+        connection.execute(lock, {"key": first})
         if runs[first] == 1:
             both_hold_one.wait(timeout=30)
-        session.execute(lock, {"key": 3 - first})
+        connection.execute(lock, {"key": 3 - first})
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda first: transactions.change(partial(work, first=first)), (1, 2)))
@@ -212,11 +152,11 @@ def test_the_victim_of_a_deadlock_is_tried_again(engine: Engine, tp: TopicIdPart
 
 
 def test_a_lock_that_does_not_come_free_is_retriable_and_changes_nothing(
-    database_url: str, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    rlmm: OwnRlmm, tp: TopicIdPartition
 ) -> None:
     before = revision_of(rlmm, tp)
-    impatient = create_database_engine(database_url, DatabaseLimits(lock_timeout_ms=50))
-    with engine.begin() as holder:
+    impatient = create_database_engine(rlmm.database_url, DatabaseLimits(lock_timeout_ms=50))
+    with rlmm.engine.begin() as holder:
         holder.execute(text("SELECT 1 FROM partitions FOR UPDATE"))
         with pytest.raises(RetriableRemoteStorageError):
             add(SqlRemoteLogMetadataManager(impatient), segment(tp, 0, 9))
@@ -225,10 +165,10 @@ def test_a_lock_that_does_not_come_free_is_retriable_and_changes_nothing(
 
 
 def test_a_lost_connection_is_retriable_and_the_next_call_has_a_new_one(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    rlmm: OwnRlmm, tp: TopicIdPartition
 ) -> None:
     rlmm.list_partitions()
-    killer = create_database_engine(engine.url.render_as_string(hide_password=False))
+    killer = create_database_engine(rlmm.engine.url.render_as_string(hide_password=False))
     with killer.connect() as connection:
         connection.execute(
             text(
@@ -244,7 +184,7 @@ def test_a_lost_connection_is_retriable_and_the_next_call_has_a_new_one(
 
 class TestAuditTrail:
     def test_each_revision_has_one_event_with_actor_time_and_reason(
-        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+        self, rlmm: OwnRlmm, tp: TopicIdPartition
     ) -> None:
         only = segment(tp, 0, 9, broker_leader_epoch=4)
         why = MutationContext("r-1", "retention.ms breached", "9 > 7", "plan-7", 5)
@@ -254,7 +194,7 @@ class TestAuditTrail:
             move(rlmm, only, DELETE_STARTED, context=why, broker_id=OTHER_BROKER)
             move(rlmm, only, DELETE_FINISHED)
             put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
-        trail = events(engine, tp)
+        trail = events(rlmm.engine, tp)
         assert [each.revision for each in trail] == list(range(1, 8))
         assert [(each.kind, each.from_state, each.to_state) for each in trail] == [
             ("LEADERSHIP", None, None),
@@ -275,7 +215,7 @@ class TestAuditTrail:
         assert [each.at for each in trail] == sorted(each.at for each in trail)
 
     def test_a_repeat_counts_on_the_event_that_it_repeats(
-        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+        self, rlmm: OwnRlmm, tp: TopicIdPartition
     ) -> None:
         only = finished(rlmm, tp, 0, 9)
         move(rlmm, only, FINISHED)
@@ -284,40 +224,36 @@ class TestAuditTrail:
         put_deletion(rlmm, tp, PARTITION_STARTED)
         put_deletion(rlmm, tp, MARKED)
         rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 1)], [], BROKER)
-        assert [each.repeat_count for each in events(engine, tp)] == [0, 0, 2, 1, 0]
+        assert [each.repeat_count for each in events(rlmm.engine, tp)] == [0, 0, 2, 1, 0]
 
     def test_leadership_of_a_deleted_partition_is_no_event(
-        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+        self, rlmm: OwnRlmm, tp: TopicIdPartition
     ) -> None:
         put_deletion(rlmm, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
         rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 9)], [], BROKER)
-        assert [each.revision for each in events(engine, tp)] == [1, 2, 3, 4]
+        assert [each.revision for each in events(rlmm.engine, tp)] == [1, 2, 3, 4]
 
-    def test_a_refused_call_leaves_nothing(
-        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_refused_call_leaves_nothing(self, rlmm: OwnRlmm, tp: TopicIdPartition) -> None:
         only = add(rlmm, segment(tp, 0, 9))
         why = MutationContext(request_id="refused")
         with pytest.raises(InvalidStateTransitionError):
             move(rlmm, only, DELETE_FINISHED, context=why)
-        assert len(events(engine, tp)) == 2
-        with engine.connect() as connection:
+        assert len(events(rlmm.engine, tp)) == 2
+        with rlmm.engine.connect() as connection:
             assert connection.scalar(text("SELECT count(*) FROM request_outcomes")) == 0
 
     def test_without_an_epoch_the_key_ends_in_minus_one(
-        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+        self, rlmm: OwnRlmm, tp: TopicIdPartition
     ) -> None:
         add(rlmm, segment(tp, 0, 9))
-        assert events(engine, tp)[-1].key == f"{uuid_to_text(tp.topic_id)}:0:9:-1"
+        assert events(rlmm.engine, tp)[-1].key == f"{uuid_to_text(tp.topic_id)}:0:9:-1"
 
 
-def test_a_request_id_is_forgotten_after_a_day(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
-) -> None:
+def test_a_request_id_is_forgotten_after_a_day(rlmm: OwnRlmm, tp: TopicIdPartition) -> None:
     why = MutationContext(request_id="yesterday")
     rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), why)
-    with engine.begin() as connection:
+    with rlmm.engine.begin() as connection:
         connection.execute(text("UPDATE request_outcomes SET at = at - interval '25 hours'"))
     assert rlmm.add_remote_log_segment_metadata(segment(tp, 10, 19), why).applied
-    with engine.connect() as connection:
+    with rlmm.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM request_outcomes")) == 1

@@ -18,7 +18,7 @@ from services.rlmm.database.db import ATTEMPTS
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import FINISHED, finished, revision_of, segment, update_to
-from tests.harness.databases import waiting
+from tests.harness.databases import OwnRlmm, waiting
 from tests.harness.eventually import PATIENT, eventually
 
 CONNECTIONS = 3
@@ -98,39 +98,35 @@ def deadlocks(engine: Engine) -> int:
 
 
 def test_a_batch_that_is_the_victim_of_a_deadlock_is_tried_again(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
+    rlmm: OwnRlmm, tps: list[TopicIdPartition]
 ) -> None:
     updates = [SegmentUpdate(update_to(finished(rlmm, tp, 0, 9), FINISHED)) for tp in tps]
-    before = deadlocks(engine)
-    with engine.begin() as connection:
+    before = deadlocks(rlmm.engine)
+    with rlmm.engine.begin() as connection:
         # The time that the other has to close the circle: PostgreSQL looks once in each wait.
         name = connection.scalar(text("SELECT current_database()"))
         connection.execute(text(f"ALTER DATABASE {name} SET deadlock_timeout = '9s'"))
-    engine.dispose()
+    rlmm.engine.dispose()
     lock = text("SELECT FROM partitions WHERE topic_id = :id AND partition = :p FOR UPDATE")
     first, second = ({"id": tp.topic_id, "p": tp.partition} for tp in tps)
     with ThreadPoolExecutor(1) as pool:
-        with engine.begin() as other:
+        with rlmm.engine.begin() as other:
             other.execute(text("SET deadlock_timeout = '1h'"))  # so that the batch is the victim
             other.execute(lock, second)
             batch = pool.submit(rlmm.update_remote_log_segment_metadata_batch, updates)
-            eventually(lambda: waiting(engine) == 1)
+            eventually(lambda: waiting(rlmm.engine) == 1)
             other.execute(lock, first)
         outcomes = batch.result(timeout=60)
     assert [isinstance(each, MutationOutcome) for each in outcomes] == [True, True]
-    eventually(lambda: deadlocks(engine) == before + 1)
+    eventually(lambda: deadlocks(rlmm.engine) == before + 1)
 
 
 @pytest.mark.parametrize("change", [add_in_batch, add_by_import])
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "23505", "0A000", "26000", "42P05"])
 def test_change_rolled_back_by_a_conflict_is_retried(
-    engine: Engine,
-    rlmm: SqlRemoteLogMetadataManager,
-    tps: list[TopicIdPartition],
-    change: Changes,
-    sqlstate: str,
+    rlmm: OwnRlmm, tps: list[TopicIdPartition], change: Changes, sqlstate: str
 ) -> None:
-    fail_inserts(engine, sqlstate, times=ATTEMPTS - 1)
+    fail_inserts(rlmm.engine, sqlstate, times=ATTEMPTS - 1)
     assert change(rlmm, tps[0]) == [True]
 
 
@@ -148,15 +144,11 @@ def test_change_rolled_back_by_a_conflict_is_retried(
     ],
 )
 def test_temporary_database_error_is_retriable_and_changes_nothing(
-    engine: Engine,
-    rlmm: SqlRemoteLogMetadataManager,
-    tps: list[TopicIdPartition],
-    change: Changes,
-    sqlstate: str,
+    rlmm: OwnRlmm, tps: list[TopicIdPartition], change: Changes, sqlstate: str
 ) -> None:
     finished(rlmm, tps[0], 10, 19)
     before = revision_of(rlmm, tps[0])
-    fail_inserts(engine, sqlstate, times=ATTEMPTS)
+    fail_inserts(rlmm.engine, sqlstate, times=ATTEMPTS)
     with pytest.raises(RetriableRemoteStorageError, match=sqlstate):
         change(rlmm, tps[0])
     assert revision_of(rlmm, tps[0]) == before
@@ -164,26 +156,20 @@ def test_temporary_database_error_is_retriable_and_changes_nothing(
 
 @pytest.mark.parametrize("change", [add_alone, add_by_import])
 def test_a_key_that_stays_taken_is_corrupt_metadata_and_its_constraint_is_logged(
-    engine: Engine,
-    rlmm: SqlRemoteLogMetadataManager,
-    tps: list[TopicIdPartition],
-    change: Changes,
-    caplog: pytest.LogCaptureFixture,
+    rlmm: OwnRlmm, tps: list[TopicIdPartition], change: Changes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No client may retry this for ever, and no legal call may be answered INTERNAL."""
     finished(rlmm, tps[0], 10, 19)
     before = revision_of(rlmm, tps[0])
-    fail_inserts(engine, "23505", times=1_000)
+    fail_inserts(rlmm.engine, "23505", times=1_000)
     with pytest.raises(CorruptMetadataError, match=r"23505 ix_of_the_test.*a retry cannot help"):
         change(rlmm, tps[0])
     assert revision_of(rlmm, tps[0]) == before
     assert "contradict a change (23505 ix_of_the_test)" in caplog.text
 
 
-def test_a_full_disk_is_named(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
-) -> None:
-    fail_inserts(engine, "53100", times=ATTEMPTS)
+def test_a_full_disk_is_named(rlmm: OwnRlmm, tps: list[TopicIdPartition]) -> None:
+    fail_inserts(rlmm.engine, "53100", times=ATTEMPTS)
     with pytest.raises(RetriableRemoteStorageError, match="disk is full"):
         add_in_batch(rlmm, tps[0])
 
@@ -195,30 +181,23 @@ def look_up_in_batch(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition) ->
 
 @pytest.mark.parametrize("call", [add_in_batch, add_by_import, look_up_in_batch])
 def test_when_the_database_ended_its_sessions_one_batch_fails(
-    engine: Engine,
-    rlmm: SqlRemoteLogMetadataManager,
-    database_url: str,
-    tps: list[TopicIdPartition],
-    call: Changes,
+    rlmm: OwnRlmm, tps: list[TopicIdPartition], call: Changes
 ) -> None:
     finished(rlmm, tps[0], 10, 19)
-    open_all_connections(engine)
-    end_sessions(database_url)
+    open_all_connections(rlmm.engine)
+    end_sessions(rlmm.database_url)
     with pytest.raises(RetriableRemoteStorageError):
         call(rlmm, tps[0])
     # Another call holds the connection that was opened since.
-    with engine.connect():
+    with rlmm.engine.connect():
         assert call(rlmm, tps[0]) == [True]
 
 
 def test_a_session_that_ends_within_a_batch_is_retriable(
-    engine: Engine,
-    rlmm: SqlRemoteLogMetadataManager,
-    database_url: str,
-    tps: list[TopicIdPartition],
+    rlmm: OwnRlmm, tps: list[TopicIdPartition]
 ) -> None:
     updates = [SegmentUpdate(update_to(finished(rlmm, tp, 0, 9), FINISHED)) for tp in tps]
-    holder = create_database_engine(database_url, PATIENT)
+    holder = create_database_engine(rlmm.database_url, PATIENT)
     with ThreadPoolExecutor(1) as pool, holder.connect() as held:
         held.execute(text("SELECT FROM partitions FOR UPDATE"))
         batch = pool.submit(rlmm.update_remote_log_segment_metadata_batch, updates)
@@ -237,13 +216,13 @@ def test_a_session_that_ends_within_a_batch_is_retriable(
 
 
 def test_an_item_that_breaks_a_rule_of_the_schema_stops_no_other_of_its_partition(
-    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
+    rlmm: OwnRlmm, tps: list[TopicIdPartition]
 ) -> None:
     copies = [segment(tps[0], start, start + 9) for start in (0, 10, 20)]
     for copy in copies:
         rlmm.add_remote_log_segment_metadata(copy)
     refused = copies[1].remote_log_segment_id.id
-    with engine.begin() as connection:
+    with rlmm.engine.begin() as connection:
         connection.execute(
             text(
                 "CREATE FUNCTION refuse_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "

@@ -15,7 +15,7 @@ import pytest
 
 from demos.stage import link_log_dir
 from services.api.roles import Role
-from services.cli.output import EXIT_FAILED
+from services.cli.output import EXIT_USAGE
 from services.local.stack_tls import BROKER, OPERATOR, RLM
 from tests.deep.test_cli_up import SEGMENTS, Up, running_up
 from tests.harness.eventually import eventually
@@ -41,11 +41,12 @@ COMMANDS: dict[str, tuple[Sequence[str], set[Role]]] = {
     "topics set": (["topics", "set", TOPIC, "retention.ms=-1"], {Role.ADMIN}),
     "topics delete": (["topics", "delete", TOPIC, "--yes"], {Role.ADMIN}),
     "partitions undelete": (
-        ["partitions", "undelete", TOPIC, "0", "--reason", "test"],
+        ["partitions", "undelete", PARTITION, "--reason", "test"],
         {Role.ADMIN},
     ),
     "reconcile": (["reconcile"], {Role.SWEEPER, Role.READER}),
     "scrub": (["scrub"], {Role.SWEEPER, Role.READER}),
+    "scrub --repair": (["scrub", "--repair"], {Role.SWEEPER, Role.READER, Role.ADMIN}),
     "db rebuild": (["db", "rebuild"], {Role.AUDITOR, Role.READER}),
     "db rebuild --apply": (
         ["db", "rebuild", "--apply"],
@@ -132,10 +133,10 @@ def test_a_command_without_its_role_names_identity_call_and_role(up: Up) -> None
     def refusal() -> str:
         done = up.run("topics", "set", TOPIC, "retention.ms=-1")
         # A call that runs while the policy changes is cancelled.
-        is_refused = done.returncode == EXIT_FAILED and "CANCELLED" not in done.stderr
+        is_refused = done.returncode == EXIT_USAGE and "CANCELLED" not in done.stderr
         return done.stderr if is_refused else ""
 
     assert eventually(refusal) == (
         f"sediment: {OPERATOR} may not call RemoteLogMetadataManager/PutTopicConfig: needs one of "
-        "the roles admin; add a grant to the policy file\n"
+        "the roles admin, overrider; add a grant to the policy file\n"
     )

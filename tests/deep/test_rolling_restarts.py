@@ -28,6 +28,7 @@ from tests.contract.remote_storage_manager_contract import Files, copied
 from tests.contract.rlmm.segments import FINISHED, move, segment
 from tests.harness.eventually import eventually
 from tests.harness.served import RestartedServer
+from tests.harness.wrapper import Counted
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as rlmm_grpc
 
 CLIENTS = 8
@@ -37,26 +38,14 @@ CALLS_BETWEEN_STOPS = 40
 Call = Callable[[int], object]
 
 
-class CountedCalls:
-    """A manager that counts the calls of its methods."""
-
-    def __init__(self, manager: object) -> None:
-        self._manager = manager
-        self.calls = 0
-
-    def __getattr__(self, name: str) -> object:
-        self.calls += 1
-        return getattr(self._manager, name)
-
-
-Servers = list[tuple[CountedCalls, RestartedServer]]
+Servers = list[tuple[Counted[object], RestartedServer]]
 
 
 @contextmanager
 def two_servers(
     manager: object, add_to: Callable[[Any, grpc.Server], None], full_name: str
 ) -> Iterator[Servers]:
-    counted = [CountedCalls(manager) for _ in range(2)]
+    counted = [Counted[object](manager) for _ in range(2)]
     servers = [RestartedServer(partial(add_to, each), full_name) for each in counted]
     yield list(zip(counted, servers, strict=True))
     for server in servers:
@@ -93,9 +82,9 @@ def calls_during_stops(servers: Servers, calls: list[Call]) -> int:
                 more_calls(clients, lambda: done)
                 server.stop()
                 more_calls(clients, lambda: done)
-                before = counted.calls
+                before = counted.calls.total()
                 server.start()
-                eventually(lambda: counted.calls > before, 30_000)  # noqa: B023
+                eventually(lambda: counted.calls.total() > before, 30_000)  # noqa: B023
         finally:
             ending.set()
         for each in clients:

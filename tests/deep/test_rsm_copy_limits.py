@@ -26,7 +26,7 @@ from tests.contract.remote_storage_manager_contract import (
     some_bytes,
 )
 from tests.harness.eventually import eventually
-from tests.harness.faults import Answer, Cut, Direction
+from tests.harness.faults import Answer, Cut, Direction, Fault
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.served import served
 
@@ -41,36 +41,16 @@ def ready(
     return closing(manager)
 
 
-def test_a_delete_that_is_refused_for_the_moment_is_repeated(
-    settings: RsmSettings, proxy: HttpProxy, stored_keys: StoredKeys
+@pytest.mark.parametrize("fault", [Answer(503), Cut(1, Direction.RESPONSE)], ids=["503", "cut"])
+def test_a_delete_that_is_refused_or_not_answered_is_repeated(
+    settings: RsmSettings, proxy: HttpProxy, stored_keys: StoredKeys, fault: Fault
 ) -> None:
     with ready(settings, proxy, retries=2) as rsm:
         metadata = copied(rsm, Files(b"log"))
-        proxy.faults.add(Answer(503), operation="DeleteObjects", times=2)
+        proxy.faults.add(fault, operation="DeleteObjects", times=2)
         rsm.delete_log_segment_data(metadata)
     assert not stored_keys()
     assert proxy.counts()["DeleteObjects"] == 3
-
-
-def test_a_delete_of_which_no_answer_came_is_repeated(
-    settings: RsmSettings, proxy: HttpProxy, stored_keys: StoredKeys
-) -> None:
-    with ready(settings, proxy, retries=1) as rsm:
-        metadata = copied(rsm, Files(b"log"))
-        proxy.faults.add(Cut(1, Direction.RESPONSE), operation="DeleteObjects")
-        rsm.delete_log_segment_data(metadata)
-    assert not stored_keys()
-
-
-def test_a_delete_is_repeated_a_bounded_number_of_times_in_one_place(
-    settings: RsmSettings, proxy: HttpProxy
-) -> None:
-    with ready(settings, proxy, retries=2) as rsm:
-        metadata = copied(rsm, Files(b"log"))
-        proxy.faults.add(Answer(503), operation="DeleteObjects", times=100)
-        with pytest.raises(RetriableRemoteStorageError, match="503"):
-            rsm.delete_log_segment_data(metadata)
-        eventually(lambda: proxy.counts()["DeleteObjects"] == 3)
 
 
 def test_batch_with_a_failed_second_request_has_an_outcome_per_segment(

@@ -50,7 +50,9 @@ def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
 
 class TestThroughAnUnsteadyConnection(RemoteStorageManagerContract):
     @pytest.fixture
-    def rsm(self, proxy: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+    def manager(
+        self, proxy: HttpProxy, settings: RsmSettings
+    ) -> Iterator[ObjectRemoteStorageManager]:
         faults = proxy.faults
         faults.storm(Answer(503), 0.05)
         faults.storm(Answer(500), 0.02, operations=IDEMPOTENT)
@@ -62,59 +64,43 @@ class TestThroughAnUnsteadyConnection(RemoteStorageManagerContract):
             yield manager
 
     @pytest.fixture
-    def stored_keys(self, settings: RsmSettings) -> StoredKeys:
+    def keys(self, settings: RsmSettings) -> StoredKeys:
         return everything_in(build_backend(settings), settings.prefix)
 
 
 Weather = Callable[[Faults], None]
 
 
-def high_latency(faults: Faults) -> None:
-    faults.add(Delay(40, jitter_ms=80), times=None)
-
-
-def little_bandwidth(faults: Faults) -> None:
-    faults.add(Throttle(20 * MIB), times=None)
-
-
-def many_503(faults: Faults) -> None:
-    faults.storm(Answer(503), 0.3)
-
-
-def a_storm_of_503(faults: Faults) -> None:
-    faults.storm(Answer(503), 1, for_ms=500)
-
-
-def many_500(faults: Faults) -> None:
-    faults.storm(Answer(500), 0.3, operations=IDEMPOTENT)
-
-
-def many_resets_of_requests(faults: Faults) -> None:
-    faults.storm(Reset(None, Direction.REQUEST), 0.3, operations=IDEMPOTENT)
-
-
-def many_answers_lost(faults: Faults) -> None:
-    faults.storm(Reset(None, Direction.RESPONSE), 0.3, operations=IDEMPOTENT)
-
-
-def parts_reset_in_the_middle(faults: Faults) -> None:
-    faults.add(Reset(MIB, Direction.REQUEST), operation="UploadPart", times=3)
-
-
-def parts_cut_off_in_the_middle(faults: Faults) -> None:
-    faults.add(Cut(MIB, Direction.REQUEST), operation="UploadPart", times=3)
-
-
-def parts_answered_by_silence(faults: Faults) -> None:
-    faults.add(BlackHole(), operation="UploadPart", times=2)
-
-
-def a_fetch_that_falls_silent(faults: Faults) -> None:
-    faults.add(Stall(MIB, Direction.RESPONSE), operation="GetObject")
-
-
-def fetches_reset_in_the_middle(faults: Faults) -> None:
-    faults.add(Reset(2 * MIB, Direction.RESPONSE), operation="GetObject", times=3)
+WEATHER: dict[str, Weather] = {
+    "high latency": lambda faults: faults.add(Delay(40, jitter_ms=80), times=None),
+    "little bandwidth": lambda faults: faults.add(Throttle(20 * MIB), times=None),
+    "many 503": lambda faults: faults.storm(Answer(503), 0.3),
+    "a storm of 503": lambda faults: faults.storm(Answer(503), 1, for_ms=500),
+    "many 500": lambda faults: faults.storm(Answer(500), 0.3, operations=IDEMPOTENT),
+    "many resets of requests": lambda faults: faults.storm(
+        Reset(None, Direction.REQUEST), 0.3, operations=IDEMPOTENT
+    ),
+    "many answers lost": lambda faults: faults.storm(
+        Reset(None, Direction.RESPONSE), 0.3, operations=IDEMPOTENT
+    ),
+    "parts reset in the middle": lambda faults: faults.add(
+        Reset(MIB, Direction.REQUEST), operation="UploadPart", times=3
+    ),
+    "parts cut off in the middle": lambda faults: faults.add(
+        Cut(MIB, Direction.REQUEST), operation="UploadPart", times=3
+    ),
+    "fetches reset in the middle": lambda faults: faults.add(
+        Reset(2 * MIB, Direction.RESPONSE), operation="GetObject", times=3
+    ),
+}
+SILENCES: dict[str, Weather] = {
+    "parts answered by silence": lambda faults: faults.add(
+        BlackHole(), operation="UploadPart", times=2
+    ),
+    "a fetch that falls silent": lambda faults: faults.add(
+        Stall(MIB, Direction.RESPONSE), operation="GetObject"
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -130,30 +116,14 @@ def one_rsm(one_proxy: HttpProxy, s3: S3Endpoint) -> Iterator[ObjectRemoteStorag
         yield manager
 
 
-@pytest.mark.parametrize(
-    "weather",
-    [
-        high_latency,
-        little_bandwidth,
-        many_503,
-        a_storm_of_503,
-        many_500,
-        many_resets_of_requests,
-        many_answers_lost,
-        parts_reset_in_the_middle,
-        parts_cut_off_in_the_middle,
-        fetches_reset_in_the_middle,
-    ],
-)
+@pytest.mark.parametrize("weather", WEATHER.values(), ids=list(WEATHER))
 def test_a_segment_is_copied_read_and_deleted(
-    one_rsm: ObjectRemoteStorageManager,
-    one_proxy: HttpProxy,
-    weather: Weather,
+    one_rsm: ObjectRemoteStorageManager, one_proxy: HttpProxy, weather: Weather
 ) -> None:
     assert_is_copied_read_and_deleted(one_rsm, one_proxy, weather)
 
 
-@pytest.mark.parametrize("weather", [parts_answered_by_silence, a_fetch_that_falls_silent])
+@pytest.mark.parametrize("weather", SILENCES.values(), ids=list(SILENCES))
 def test_a_segment_is_copied_read_and_deleted_though_the_store_falls_silent(
     proxy: HttpProxy, settings: RsmSettings, weather: Weather
 ) -> None:

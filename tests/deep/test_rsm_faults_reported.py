@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import pytest
 
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
-from services.api.segment_objects import ObjectLocation
+from services.api.segment_objects import (
+    ObjectLocation,
+    ObjectQuery,
+    all_multipart_uploads,
+    all_segment_objects,
+)
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend
@@ -155,23 +160,29 @@ def impatient(through: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemot
         yield manager
 
 
-Meeting = Callable[[Fault], ObjectRemoteStorageManager]
+@dataclass(frozen=True)
+class Faulty:
+    """RSM and the proxy on its way to the store; `left` lists what the store has of a segment."""
+
+    rsm: ObjectRemoteStorageManager
+    impatient: ObjectRemoteStorageManager
+    proxy: HttpProxy
+    left: Left
+
+    def meeting(self, fault: Fault) -> ObjectRemoteStorageManager:
+        """Return whom to ask for what meets a fault; where that is silence, who soon gives up."""
+        return self.impatient if isinstance(fault, BlackHole | Stall) else self.rsm
 
 
 @pytest.fixture
-def meeting(rsm: ObjectRemoteStorageManager, impatient: ObjectRemoteStorageManager) -> Meeting:
-    """Whom to ask for what meets a fault: where that is silence, RSM that soon gives up."""
-
-    def rsm_that_meets(fault: Fault) -> ObjectRemoteStorageManager:
-        return impatient if isinstance(fault, BlackHole | Stall) else rsm
-
-    return rsm_that_meets
-
-
-@pytest.fixture
-def proxy(through: HttpProxy) -> Iterator[HttpProxy]:
+def faulty(
+    through: HttpProxy,
+    rsm: ObjectRemoteStorageManager,
+    impatient: ObjectRemoteStorageManager,
+    left: Left,
+) -> Iterator[Faulty]:
     through.faults.add(SIGN_IN, operation=s3_operation("GET", "/sign-in"), times=None)
-    yield through
+    yield Faulty(rsm, impatient, through, left)
     through.faults.clear()
 
 
@@ -189,19 +200,14 @@ def proxy(through: HttpProxy) -> Iterator[HttpProxy]:
     ],
 )
 def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
-    rsm: ObjectRemoteStorageManager,
-    meeting: Meeting,
-    proxy: HttpProxy,
-    left: Left,
-    step: Step,
-    fault: Fault,
+    faulty: Faulty, step: Step, fault: Fault
 ) -> None:
     metadata = a_segment(SIZE)
-    proxy.faults.add(fault, operation=step.operation, skip=step.skip)
+    faulty.proxy.faults.add(fault, operation=step.operation, skip=step.skip)
     with pytest.raises(RetriableRemoteStorageError):
-        copied(meeting(fault), FILES, metadata)
-    assert not left(metadata)
-    assert fetched(rsm, copied(rsm, FILES, metadata)) == FILES.log
+        copied(faulty.meeting(fault), FILES, metadata)
+    assert not faulty.left(metadata)
+    assert fetched(faulty.rsm, copied(faulty.rsm, FILES, metadata)) == FILES.log
 
 
 @pytest.mark.parametrize(
@@ -215,30 +221,23 @@ def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
     ),
 )
 def test_copy_with_an_uncertain_manifest_is_retriable_and_keeps_its_objects(
-    rsm: ObjectRemoteStorageManager,
-    meeting: Meeting,
-    proxy: HttpProxy,
-    left: Left,
-    step: Step,
-    fault: Fault,
+    faulty: Faulty, step: Step, fault: Fault
 ) -> None:
     metadata = a_segment(SIZE)
-    proxy.faults.add(fault, operation=step.operation, skip=step.skip)
+    faulty.proxy.faults.add(fault, operation=step.operation, skip=step.skip)
     with pytest.raises(RetriableRemoteStorageError):
-        copied(meeting(fault), FILES, metadata)
-    assert len(left(metadata)) == 2
-    rsm.delete_log_segment_data(metadata)
-    assert not left(metadata)
+        copied(faulty.meeting(fault), FILES, metadata)
+    assert len(faulty.left(metadata)) == 2
+    faulty.rsm.delete_log_segment_data(metadata)
+    assert not faulty.left(metadata)
 
 
 @pytest.mark.parametrize("fault", ANSWER_LOST.values(), ids=list(ANSWER_LOST))
-def test_copy_with_a_written_but_unanswered_manifest_counts(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
-) -> None:
-    proxy.faults.add(fault, operation=MANIFEST.operation, skip=MANIFEST.skip)
-    metadata = copied(rsm, FILES)
-    assert fetched(rsm, metadata) == FILES.log
-    assert len(left(metadata)) == 3
+def test_copy_with_a_written_but_unanswered_manifest_counts(faulty: Faulty, fault: Fault) -> None:
+    faulty.proxy.faults.add(fault, operation=MANIFEST.operation, skip=MANIFEST.skip)
+    metadata = copied(faulty.rsm, FILES)
+    assert fetched(faulty.rsm, metadata) == FILES.log
+    assert len(faulty.left(metadata)) == 3
 
 
 @pytest.mark.parametrize(
@@ -256,69 +255,65 @@ def test_copy_with_a_written_but_unanswered_manifest_counts(
     ],
     ids=str,
 )
-def test_a_read_is_retriable_and_may_be_repeated(
-    rsm: ObjectRemoteStorageManager, meeting: Meeting, proxy: HttpProxy, fault: Fault
-) -> None:
-    reader, metadata = meeting(fault), copied(rsm, FILES)
+def test_a_read_is_retriable_and_may_be_repeated(faulty: Faulty, fault: Fault) -> None:
+    reader, metadata = faulty.meeting(fault), copied(faulty.rsm, FILES)
     assert fetched(reader, metadata, end=0)  # The digests are known: the next GET is of the log.
-    proxy.faults.add(fault, operation="GetObject")
+    faulty.proxy.faults.add(fault, operation="GetObject")
     with pytest.raises(RetriableRemoteStorageError):
         fetched(reader, metadata)
-    assert fetched(rsm, metadata) == FILES.log
+    assert fetched(faulty.rsm, metadata) == FILES.log
 
 
 @pytest.mark.parametrize("fault", NOT_THE_STORE.values(), ids=list(NOT_THE_STORE))
 def test_a_page_in_place_of_a_manifest_is_retriable(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, settings: RsmSettings, fault: Fault
+    faulty: Faulty, settings: RsmSettings, fault: Fault
 ) -> None:
-    metadata = copied(rsm, FILES)
+    metadata = copied(faulty.rsm, FILES)
     manifest = ObjectLocation(1, segment_keys(settings.prefix, metadata).manifest)
-    proxy.faults.add(fault, operation="GetObject")
+    faulty.proxy.faults.add(fault, operation="GetObject")
     with pytest.raises(RetriableRemoteStorageError):
-        rsm.objects.read_segment_manifest(manifest)
-    assert rsm.objects.read_segment_manifest(manifest).log_size_bytes == SIZE
-    proxy.faults.add(fault, operation="GetObject", skip=1)  # Of a read that is verified.
+        faulty.rsm.objects.read_segment_manifest(manifest)
+    assert faulty.rsm.objects.read_segment_manifest(manifest).log_size_bytes == SIZE
+    faulty.proxy.faults.add(fault, operation="GetObject", skip=1)  # Of a read that is verified.
     with pytest.raises(RetriableRemoteStorageError):
-        fetched(rsm, metadata)
-    assert fetched(rsm, metadata) == FILES.log
+        fetched(faulty.rsm, metadata)
+    assert fetched(faulty.rsm, metadata) == FILES.log
 
 
 @pytest.mark.parametrize("fault", NOT_THE_STORE.values(), ids=list(NOT_THE_STORE))
 def test_a_page_in_answer_to_the_check_of_the_manifest_removes_nothing(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
+    faulty: Faulty, fault: Fault
 ) -> None:
     metadata = a_segment(SIZE)
-    proxy.faults.add(
+    faulty.proxy.faults.add(
         Cut(None, Direction.RESPONSE), operation=MANIFEST.operation, skip=MANIFEST.skip
     )
-    proxy.faults.add(fault, operation="GetObject")
+    faulty.proxy.faults.add(fault, operation="GetObject")
     with pytest.raises(RetriableRemoteStorageError):
-        copied(rsm, FILES, metadata)
-    assert len(left(metadata)) == 3
-    assert fetched(rsm, copied(rsm, FILES, metadata)) == FILES.log
+        copied(faulty.rsm, FILES, metadata)
+    assert len(faulty.left(metadata)) == 3
+    assert fetched(faulty.rsm, copied(faulty.rsm, FILES, metadata)) == FILES.log
 
 
 @pytest.mark.parametrize("fault", NOT_THE_STORE.values(), ids=list(NOT_THE_STORE))
 def test_a_page_in_place_of_the_marker_closes_nothing(
-    through: HttpProxy, proxy: HttpProxy, s3: S3Endpoint, fault: Fault
+    faulty: Faulty, through: HttpProxy, s3: S3Endpoint, fault: Fault
 ) -> None:
     with rsm_behind(through, settings_for(s3, {"deployment_id": "ours"}), retries=0) as marked:
-        proxy.faults.add(fault, operation="GetObject")
+        faulty.proxy.faults.add(fault, operation="GetObject")
         with pytest.raises(RetriableRemoteStorageError):
             marked.check()
         assert fetched(marked, copied(marked, FILES)) == FILES.log
 
 
 @pytest.mark.parametrize("place", [0, 5 * MIB - 1, SIZE - 1])
-def test_a_read_of_a_wrong_byte_is_corrupt_and_may_be_repeated(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, place: int
-) -> None:
-    metadata = copied(rsm, FILES)
-    assert fetched(rsm, metadata) == FILES.log
-    proxy.faults.add(Corrupt(place, Direction.RESPONSE), operation="GetObject")
+def test_a_read_of_a_wrong_byte_is_corrupt_and_may_be_repeated(faulty: Faulty, place: int) -> None:
+    metadata = copied(faulty.rsm, FILES)
+    assert fetched(faulty.rsm, metadata) == FILES.log
+    faulty.proxy.faults.add(Corrupt(place, Direction.RESPONSE), operation="GetObject")
     with pytest.raises(CorruptSegmentError):
-        fetched(rsm, metadata)
-    assert fetched(rsm, metadata) == FILES.log
+        fetched(faulty.rsm, metadata)
+    assert fetched(faulty.rsm, metadata) == FILES.log
 
 
 @pytest.mark.parametrize(
@@ -334,16 +329,50 @@ def test_a_read_of_a_wrong_byte_is_corrupt_and_may_be_repeated(
     ],
     ids=str,
 )
-def test_a_delete_is_retriable_and_may_be_repeated(
-    rsm: ObjectRemoteStorageManager,
-    meeting: Meeting,
-    proxy: HttpProxy,
-    left: Left,
-    fault: Fault,
-) -> None:
-    metadata = copied(rsm, Files(b"log"))
-    proxy.faults.add(fault, operation="DeleteObjects")
+def test_a_delete_is_retriable_and_may_be_repeated(faulty: Faulty, fault: Fault) -> None:
+    metadata = copied(faulty.rsm, Files(b"log"))
+    faulty.proxy.faults.add(fault, operation="DeleteObjects")
     with pytest.raises(RetriableRemoteStorageError):
-        meeting(fault).delete_log_segment_data(metadata)
-    rsm.delete_log_segment_data(metadata)
-    assert not left(metadata)
+        faulty.meeting(fault).delete_log_segment_data(metadata)
+    faulty.rsm.delete_log_segment_data(metadata)
+    assert not faulty.left(metadata)
+
+
+NOT_A_LIST: dict[str, Fault] = {
+    "page": SIGN_IN,
+    "page that is no XML": Answer(200, page="<html><body>Please sign in<br></body></html>"),
+    "nothing": Answer(200, page=" "),
+    "half": Truncate(60),
+    "wrong byte": Corrupt(1, Direction.RESPONSE),
+    "503": Answer(503),
+}
+
+Listing = Callable[[ObjectRemoteStorageManager], object]
+
+LISTINGS: dict[str, tuple[str, Listing]] = {
+    "objects": (
+        "ListObjectsV2",
+        lambda rsm: list(all_segment_objects(rsm.objects, ObjectQuery())),
+    ),
+    "objects of a copy that never finished": (
+        "ListObjectsV2",
+        lambda rsm: rsm.delete_log_segment_data(a_segment()),
+    ),
+    "uploads": ("ListMultipartUploads", lambda rsm: list(all_multipart_uploads(rsm.objects))),
+    "uploads of a copy that never finished": (
+        "ListMultipartUploads",
+        lambda rsm: rsm.delete_log_segment_data(a_segment()),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", NOT_A_LIST.values(), ids=list(NOT_A_LIST))
+@pytest.mark.parametrize(("operation", "listing"), LISTINGS.values(), ids=list(LISTINGS))
+def test_a_listing_that_is_none_is_retriable_and_may_be_repeated(
+    faulty: Faulty, operation: str, listing: Listing, fault: Fault
+) -> None:
+    copied(faulty.rsm, Files(b"log"))
+    faulty.proxy.faults.add(fault, operation=operation)
+    with pytest.raises(RetriableRemoteStorageError):
+        listing(faulty.rsm)
+    listing(faulty.rsm)

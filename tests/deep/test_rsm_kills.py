@@ -17,6 +17,7 @@ from tests.contract.remote_storage_manager_contract import Files, a_segment, som
 from tests.contract.rsm_over_s3 import settings_for
 from tests.deep.test_rlm_kills import KILLED
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.stores import keys_in
 from tests.harness.synthetic_log import make_log_dir
 from tests.harness.variants import first_of
 from tests.harness.world import SMALLEST_PART_BYTES, World, name_topics_anew
@@ -86,7 +87,7 @@ def test_reconciliation_removes_what_a_killed_copy_left(world: World, place: str
 
 def reconcile(world: World) -> dict[str, Any]:
     done = world.sediment(
-        "reconcile", "--rsm", world.rsm.address, "--delete", "--grace-ms", "0", "-o", "json"
+        "reconcile", "--rsm", world.rsm.address, "--delete", "--grace", "0", "-o", "json"
     )
     assert done.stdout, done.stderr
     reported: dict[str, Any] = json.loads(done.stdout)
@@ -97,7 +98,7 @@ def reconcile(world: World) -> dict[str, Any]:
 def left_of(world: World, prefix: str) -> list[str]:
     """Return objects and uploads that the store itself lists."""
     store = build_backend(settings_for(world.s3, {"bucket": world.bucket}))
-    return [*store.list_keys(prefix), *(upload.key for upload in store.list_uploads(prefix))]
+    return [*keys_in(store, prefix), *(upload.key for upload in store.list_uploads(prefix))]
 
 
 @pytest.mark.long

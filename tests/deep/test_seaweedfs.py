@@ -10,6 +10,7 @@ from urllib3.exceptions import HTTPError
 
 from services.local.process import TWIN_DISTANCE
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
+from tests.harness.local_servers import remove_bucket
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,8 @@ def test_all_that_was_acknowledged_survives_a_kill_on_the_same_ports(server: Sea
     contents = {f"key-{n}": bytes([n]) * 100_000 for n in range(50)}
     for key, content in contents.items():
         put(before, key, content)
-    server.restart()
+    server.kill()
+    server.start()
     assert server.endpoint == before
     assert {key: get(before, key) for key in contents} == contents
 
@@ -64,7 +66,7 @@ def test_data_and_keys_are_found_again_by_another_object(server_directory: Path)
 def test_a_bucket_is_removed_with_its_objects(server: SeaweedFS) -> None:
     server.endpoint.ensure_bucket("removed")
     server.endpoint.client().put_object("removed", "a/b/c", BytesIO(b"1"), 1)
-    server.endpoint.remove_bucket("removed")
+    remove_bucket(server.endpoint, "removed")
     assert not server.endpoint.client().bucket_exists("removed")
 
 
@@ -125,7 +127,8 @@ def test_no_grpc_port_serves_a_client_without_a_certificate(
 def test_nothing_is_left_in_the_directory_for_temporary_files(server: SeaweedFS) -> None:
     sockets = set(server.sockets())
     assert any(path.exists() for path in sockets)
-    server.restart()
+    server.kill()
+    server.start()
     server.kill()
     assert not any(path.exists() for path in sockets)
     server.start()

@@ -253,14 +253,6 @@ def test_call_with_its_own_deadline_keeps_it(client: Client, service: Streams) -
         assert answer.result(timeout=30) == b"too late"
 
 
-def test_call_without_its_request_is_cancelled(address: str, client: Client) -> None:
-    with idle_peer(address, 1) as peer:
-        peer.open_calls(path("LookUp"), 1)
-        peer.open_calls(path("Fetch"), 1)
-        eventually(lambda: peer.ended == 2, 30_000)
-    assert client.unary("LookUp") == b"found"
-
-
 def test_pings_are_answered_and_close_no_connection(address: str) -> None:
     connection = Connection(address)
     seen: Counter[int] = Counter()
@@ -325,19 +317,6 @@ def test_a_thousand_idle_streams_take_the_room_of_their_kind_and_no_more(
             client.stream_of_a_mebibyte(method)
         assert _threads_named(KIND[method]) == 4
         assert peer.ended == 1000 - STREAMS
-
-
-@pytest.mark.parametrize("method", ["Copy", "Fetch"])
-def test_a_thousand_idle_streams_are_gone_when_they_have_been_idle_for_long_enough(
-    address: str, client: Client, method: str
-) -> None:
-    with idle_peer(address, 20) as peer:
-        began_s = time.monotonic()
-        peer.open_calls(path(method), 1000)
-        eventually(lambda: peer.ended == 1000, 60_000)
-        # Those in the queue got their turns one after the other.
-        assert time.monotonic() - began_s >= IDLE_MS / 1000 * (1 + WAITING_PER_STREAM_THREAD)
-        client.stream_of_a_mebibyte(method)
 
 
 @pytest.mark.parametrize("settings", [PATIENT])

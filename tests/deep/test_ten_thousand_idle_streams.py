@@ -1,14 +1,12 @@
 """Ten thousand calls that do nothing, on a hundred connections to a service as it is deployed."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from signal import SIGTERM
 
 import psutil
 import pytest
 
-from services.api.errors import RetriableRemoteStorageError, ThrottledError
+from services.api.errors import ThrottledError
 from services.common.client_security import PLAINTEXT
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
@@ -107,21 +105,3 @@ def test_watches_that_never_end_leave_room_for_checks(rsm: Running) -> None:
         eventually(lambda: peer.ended >= 2000 - watches, 60_000)
         for _ in range(20):
             assert rsm.status() == SERVING
-
-
-def test_sigterm_ends_a_service_that_is_full_of_idle_streams(
-    rsm: Running, client: RemoteStorageManagerClient
-) -> None:
-    segment = copied(client, Files(LOG * 8))
-    reading = client.fetch_log_segment(segment, 0)
-    first = next(reading)
-    with idle_peer(rsm.address, 20) as peer:
-        peer.open_calls(f"{RSM}/CopyLogSegmentData", 1000)
-        peer.open_calls(f"{RSM}/FetchLogSegment", 1000)
-        eventually(lambda: peer.ended > 1900, 60_000)
-        os.kill(rsm.process.pid, SIGTERM)
-        eventually(lambda: "stopping" in rsm.log(), 30_000)
-        assert b"".join([first, *reading]) == LOG * 8
-        eventually(lambda: not rsm.process.is_running(), 60_000)
-    with pytest.raises(RetriableRemoteStorageError):
-        client.delete_log_segment_data(a_segment())

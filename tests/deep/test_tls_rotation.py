@@ -113,15 +113,6 @@ def call(service: str, channel: grpc.Channel, address: str) -> None:
             RemoteLogManagerClient(channel, address).describe_partitions()
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_every_service_serves_a_client_with_a_certificate(
-    secured: SecuredStack, service: str
-) -> None:
-    address = secured.address(service)
-    with open_channel(address, secured.security) as channel:
-        call(service, channel, address)
-
-
 def credentials(secured: SecuredStack, shown: Certificate | None) -> grpc.ChannelCredentials:
     """Return the credentials of a client that does not check its own certificate."""
     ca = secured.authority.certificate.read_bytes()
@@ -138,7 +129,7 @@ def test_every_service_refuses_bad_certificates(
     address, shown = secured.address(service), getattr(secured.bad, which, None)
     with (
         grpc.secure_channel(address, credentials(secured, shown)) as channel,
-        pytest.raises(RetriableRemoteStorageError, match="failed to connect"),
+        pytest.raises(RetriableRemoteStorageError, match="the server closed the connection"),
     ):
         call(service, channel, address)
 

@@ -1,6 +1,5 @@
 """Test traces: one request is followed through RLM, RSM and RLMM to the store and the database."""
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,10 +7,9 @@ import pytest
 
 from services.api.ids import TopicIdPartition
 from services.common.client_security import PLAINTEXT
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
 from services.rpc.client.channel import open_channel
 from services.rpc.converters.shared import topic_id_partition_to_proto
+from tests.harness.databases import Store
 from tests.harness.eventually import eventually
 from tests.harness.read_loop import cached_reads
 from tests.harness.recorders import CollectedSpan, TraceCollector, collecting_traces
@@ -43,21 +41,10 @@ def collector() -> Iterator[TraceCollector]:
 
 
 @pytest.fixture
-def traced_world(
-    tmp_path: Path,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-    collector: TraceCollector,
-) -> Iterator[World]:
-    name = f"traces-{uuid.uuid4().hex[:12]}"
-    s3.ensure_bucket(name)
-    url = postgres.create_database(name, template=migrated_database)
+def traced_world(store: Store, tmp_path: Path, collector: TraceCollector) -> Iterator[World]:
     settings = traced(collector, "RSM", "RLMM")
-    with running_world(tmp_path, url, s3, name, linked_log(tmp_path), settings) as made:
+    with running_world(tmp_path, *store, linked_log(tmp_path), settings) as made:
         yield made
-    postgres.drop_database(name)
-    s3.remove_bucket(name)
 
 
 def test_one_request_is_followed_through_all_services(

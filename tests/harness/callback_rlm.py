@@ -37,14 +37,14 @@ ALL_AT_ONCE = replace(AT_ONCE, deletion_grace_ms=0, remover_interval_s=0.0)
 
 def callback_rlm(
     stack: Stack,
-    log_dir: Path,
+    log_dir: Path | None = None,
     rsm: Any = None,
     rlmm: Any = None,
     limits: RlmLimits = ALL_AT_ONCE,
 ) -> Any:
     """Make an RLM without any leadership yet; a test steps it by hand."""
     return BrokerRemoteLogManager(
-        [log_dir],
+        [log_dir or stack.log_dir],
         rsm or stack.rsm,
         rlmm or stack.rlmm,
         limits,
@@ -60,10 +60,7 @@ def broker_beside(log_dir: Path, broker_id: int) -> Path:
 
 
 def send_role(
-    rlm: RemoteLogManager,
-    role: PartitionRole,
-    epoch: int,
-    name: TopicIdPartition = NAME,
+    rlm: RemoteLogManager, role: PartitionRole, epoch: int, name: TopicIdPartition = NAME
 ) -> LifecycleOutcome:
     (outcome,) = rlm.on_leadership_change(LeadershipDelta((LeadershipChange(name, epoch, role),)))
     return outcome

@@ -15,11 +15,11 @@ from typing import Any
 
 import jwt
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from services.local.certificates import Certificate, CertificateAuthority, issue_self_signed
+from services.local.certificates import Certificate, CertificateAuthority
 from services.local.data_directory import write_secret
 from services.rpc.tls import POLL_INTERVAL_S
 from tests.harness.eventually import eventually
@@ -84,13 +84,35 @@ def bad_certificates(
     return BadCertificates(
         expired=authority.issue("expired", uris=uris, valid_from=before, valid_until=after),
         not_yet_valid=authority.issue("not-yet-valid", uris=uris, valid_from=now + _DAY),
-        self_signed=issue_self_signed(directory, "self-signed", uris=uris),
+        self_signed=_self_signed(authority.issue("self-signed", uris=uris)),
         wrong_ca=elsewhere.issue("wrong-ca", uris=uris),
         wrong_name=authority.issue(
             "wrong-name", hosts=["elsewhere.test"], uris=["spiffe://elsewhere.test/nobody"]
         ),
         no_name=authority.issue("no-name", hosts=(), uris=()),
     )
+
+
+def _self_signed(issued: Certificate) -> Certificate:
+    """Sign a certificate again, with its own key, and replace its file."""
+    key = serialization.load_pem_private_key(issued.key.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    old = x509.load_pem_x509_certificate(issued.certificate.read_bytes())
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(old.subject)
+        .issuer_name(old.subject)
+        .public_key(key.public_key())
+        .serial_number(old.serial_number)
+        .not_valid_before(old.not_valid_before_utc)
+        .not_valid_after(old.not_valid_after_utc)
+    )
+    for each in old.extensions:
+        if not isinstance(each.value, x509.AuthorityKeyIdentifier):
+            builder = builder.add_extension(each.value, each.critical)
+    signed = builder.sign(key, hashes.SHA256())
+    pem = signed.public_bytes(serialization.Encoding.PEM).decode()
+    return Certificate(issued.key, write_secret(issued.certificate, pem))
 
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"

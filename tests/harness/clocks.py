@@ -26,12 +26,15 @@ BROKER = 1
 EXPIRATION = "expiration"
 
 
-class MovedClock:
-    """A clock whose `waiter` takes no time; a test adds up the time that it would have taken."""
+class Clock:
+    """A clock that a test moves, as does its `waiter`, which takes no time."""
 
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.waiter = Waiter(lambda: self.now_s, self.move)
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+        self.waiter = Waiter(self, self.move)
+
+    def __call__(self) -> float:
+        return self.now_s
 
     def move(self, seconds: float) -> None:
         self.now_s += seconds
@@ -75,7 +78,8 @@ class WrongClock:
 
     def _has_passed(self, kind: str, since_s: float) -> bool:
         at_most_s = time.monotonic() - since_s
-        ages = _values(self.rlm, f"sediment_rlm_{kind}_seconds_since_last_success")
+        name = "sediment_rlm_seconds_since_last_success"
+        ages = _values(self.rlm, name, f'pool="{kind}"', without='topic=""')
         return len(ages) == PARTITIONS and max(ages) < at_most_s
 
     def _asked(self, kind: str) -> int:
@@ -87,10 +91,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _values(service: ServiceProcess, metric: str, label: str = "") -> list[float]:
+def _values(
+    service: ServiceProcess, metric: str, label: str = "", without: str = "no such label"
+) -> list[float]:
     with urlopen(f"http://{service.announcement.metrics}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    found = [line for line in lines if line.startswith(metric) and label in line]
+    lines = [line for line in lines if line.startswith(metric) and without not in line]
+    found = [line for line in lines if label in line]
     return [float(line.rpartition(" ")[2]) for line in found]
 
 

@@ -12,8 +12,9 @@ from services.api.remote_log_manager import (
     IsolationLevel,
     RemoteLogManager,
 )
-from services.records.batches import Batch, Marker, control_marker, walk_batches
+from services.records.batches import Batch, walk_batches
 from services.records.committed import CommittedReader
+from services.records.decode import Marker, control_marker
 from tests.harness.eventually import PATIENCE_MS
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED

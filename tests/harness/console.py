@@ -14,9 +14,10 @@ from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.common.reloaded_file import ReloadedFile
 from services.console.app import create_app
 from services.console.server import http_server, listening_socket, url_of
-from services.console.tier import ServiceAddresses, Tier, connected_tier
+from services.console.tier import Tier, connected_tier
 from services.rpc.server.policy import Policy
 from services.rpc.tls import ReloadedTls
+from services.views.endpoints import ServiceAddresses
 from tests.harness.eventually import eventually
 
 _TIMEOUT_S = 60

@@ -1,20 +1,25 @@
-"""Lend databases with RLMM's schema, and query them without RLMM."""
+"""Lend databases with RLMM's schema, and buckets; query databases without RLMM."""
 
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 from sqlalchemy import Engine, Row, make_url, text
 
 from services.api.ids import TopicIdPartition
-from services.local.postgres import EmbeddedPostgres
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.local.seaweedfs import S3Endpoint
 from services.rlmm.database.schema import SchemaProblem, check_schema
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.harness.local_servers import DatabaseServer, remove_bucket
 
 # What a test may change besides rows. A database with another state is not used again, nor is one
 # with statistics, which change plans, or with large tables, whose dead rows do.
@@ -65,11 +70,39 @@ _DELETE_ROWS = """
         AND relname NOT IN ('alembic_version', 'deployment')"""
 
 
+class Store(NamedTuple):
+    """A database without rows, and an empty bucket."""
+
+    database_url: str
+    s3: S3Endpoint
+    bucket: str
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The servers of this run, for databases and buckets of one's own."""
+
+    postgres: DatabaseServer
+    template: str
+    s3: S3Endpoint
+
+    @contextmanager
+    def new(self, name: str = "test", *, has_schema: bool = True) -> Iterator[Store]:
+        """Make a database and a bucket, and remove both; their name begins with `name`."""
+        unique = f"{name}-{uuid.uuid4().hex[:12]}"
+        self.s3.ensure_bucket(unique)
+        template = self.template if has_schema else "template1"
+        url = self.postgres.create_database(unique, template=template)
+        yield Store(url, self.s3, unique)
+        self.postgres.drop_database(unique)
+        remove_bucket(self.s3, unique)
+
+
 @dataclass
 class Databases:
     """Copies of a migrated database, each for one test at a time."""
 
-    postgres: EmbeddedPostgres
+    postgres: DatabaseServer
     template: str
     _free: list[str] = field(default_factory=list)
     _state: object = None
@@ -211,3 +244,20 @@ def drop_role(owner_url: str, role: str) -> None:
     with psycopg.connect(owner_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"DROP OWNED BY {role}".encode())
         connection.execute(f"DROP ROLE {role}".encode())
+
+
+class OwnRlmm(SqlRemoteLogMetadataManager):
+    """RLMM in this process, over a database of the test's own."""
+
+    def __init__(self, engine: Engine, database_url: str) -> None:
+        super().__init__(engine)
+        self.engine, self.database_url = engine, database_url
+
+    @cached_property
+    def tps(self) -> list[TopicIdPartition]:
+        """Five partitions of one topic, which are known, each with a leader of epoch 1."""
+        topic_id = uuid.uuid4()
+        made = [TopicIdPartition(topic_id, "orders", partition) for partition in range(5)]
+        leaders = [PartitionLeadership(tp, 1) for tp in made]
+        self.on_partition_leadership_changes(leaders, [], broker_id=1)
+        return made

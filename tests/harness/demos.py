@@ -12,6 +12,7 @@ from typing import Any
 
 from services.local.stack import own_environment
 from tests.harness.eventually import eventually
+from tests.harness.jars import pinned_kafka_version
 from tests.harness.processes import runs
 
 _SHOW_TIMEOUT_S = 800
@@ -54,6 +55,31 @@ def show(command: Sequence[str], scratch: Path) -> Shown:
         output, errors = process.communicate(timeout=_SHOW_TIMEOUT_S)
     assert process.returncode in (0, 1), errors
     return Shown(process.returncode, json.loads(output), errors, list(scratch.iterdir()))
+
+
+class BrokerDemoContract:
+    """What every demo of a broker shows.
+
+    Attributes:
+        left_at_least: segments that leave the disk.
+    """
+
+    left_at_least: int
+
+    def test_all_that_the_demo_is_to_prove_holds(self, shown: Shown) -> None:
+        assert [name for name, holds in shown.report["checks"].items() if not holds] == []
+        assert len(shown.report["checks"]) == 7
+        assert shown.exit_code == 0, shown.errors
+        assert shown.report["kafka_version"] == pinned_kafka_version()
+
+    def test_most_segments_leave_the_disk_and_the_youngest_stay(self, shown: Shown) -> None:
+        on_disk = [segment["on_disk"] for segment in shown.report["segments"]]
+        assert on_disk == sorted(on_disk)
+        assert shown.report["left_the_disk"] >= self.left_at_least
+        assert all(segment["in_tier"] for segment in shown.report["segments"][:-1])
+
+    def test_nothing_is_left_behind(self, shown: Shown) -> None:
+        assert shown.left_over == []
 
 
 def assert_cleans_up(

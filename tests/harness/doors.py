@@ -13,7 +13,7 @@ from kafka.protocol.consumer import FetchRequest as KafkaFetchRequest
 from prometheus_client import REGISTRY
 
 from services.api.ids import TopicIdPartition
-from services.api.offset_queries import FoundOffset, OffsetQueries, OffsetQuery, OffsetService
+from services.api.offset_queries import OffsetAnswer, OffsetQueries, OffsetQuery, OffsetService
 from services.api.remote_log_manager import (
     MAX_FETCH_BYTES,
     FetchError,
@@ -24,7 +24,7 @@ from services.api.remote_log_manager import (
 )
 from services.local.process import LOOPBACK
 from services.rlm.consumers.catalog import ConsumedLog
-from services.rlm.consumers.listener import Anyone, ConsumerLimits, ConsumerListener, Peers
+from services.rlm.consumers.listener import Access, ConsumerLimits, ConsumerListener
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.broker_answers import BrokerFetch, broker_answers
@@ -106,7 +106,7 @@ class GrpcDoor:
         self, name: TopicIdPartition, times_ms: Sequence[int], isolation: IsolationLevel
     ) -> list[tuple[int, int, int]]:
         # One at a time: all queries of one request share the time that it may take.
-        answers: list[FoundOffset] = []
+        answers: list[OffsetAnswer] = []
         for time_ms in times_ms:
             query = OffsetQuery(name, time_ms)
             answers += self._rlm.list_offsets(OffsetQueries((query,), isolation))
@@ -150,10 +150,12 @@ NODE_ID = 7
 
 
 @contextmanager
-def serving_consumers(rlm: ConsumedLog, peers: Peers | None = None, **limits: Any) -> Iterator[str]:
+def serving_consumers(
+    rlm: ConsumedLog, access: Access | None = None, **limits: Any
+) -> Iterator[str]:
     """Serve consumers in this process; yield HOST:PORT."""
     made = ConsumerLimits(**limits)
-    listener = ConsumerListener(rlm, (LOOPBACK, 0), peers or Anyone(), NODE_ID, limits=made)
+    listener = ConsumerListener(rlm, (LOOPBACK, 0), access, NODE_ID, limits=made)
     listener.start()
     try:
         yield listener.address

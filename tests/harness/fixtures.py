@@ -2,7 +2,7 @@
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,10 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from services.api.ids import TopicIdPartition
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.rlmm.database.engine import create_database_engine
-from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend, build_manager
@@ -21,32 +19,30 @@ from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import StoredKeys
 from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.harness.clocks import Clock
+from tests.harness.databases import OwnRlmm, Store, Stores
 from tests.harness.eventually import PATIENT
 from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.partition_story import PartitionStory
-from tests.harness.processes import RlmmProcess, running_rlmm
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.ship_stack import BUNDLED, Stack, running_stack
-from tests.harness.tier import SmallTier, a_topic
+from tests.harness.tier import FileTier, a_topic
 from tests.harness.world import World, linked_log, name_topics_anew, running_world
 from tests.unit.rlm.kafka_bytes import write_log_dir
 
 
 @pytest.fixture(scope="module")
-def deployment(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-) -> Iterator[World]:
-    directory = tmp_path_factory.mktemp("world")
-    name = f"world-{uuid.uuid4().hex[:12]}"
-    s3.ensure_bucket(name)
-    database_url = postgres.create_database(name, template=migrated_database)
-    with running_world(directory, database_url, s3, name, linked_log(directory)) as made:
+def store(stores: Stores) -> Iterator[Store]:
+    """Provide a database and a bucket of the module's own."""
+    with stores.new() as made:
         yield made
-    postgres.drop_database(name)
-    s3.remove_bucket(name)
+
+
+@pytest.fixture(scope="module")
+def deployment(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("world")
+    with running_world(directory, *store, linked_log(directory)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -58,31 +54,15 @@ def world(deployment: World, tmp_path: Path) -> World:
 
 
 @pytest.fixture(scope="module")
-def rlmm_database_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[str]:
+def rlmm_database_url(postgres: DatabaseServer, migrated_database: str) -> Iterator[str]:
     name = f"rlmm-{uuid.uuid4().hex[:12]}"
     yield postgres.create_database(name, template=migrated_database)
     postgres.drop_database(name)
 
 
-@pytest.fixture(scope="module")
-def rlmm_process(
-    rlmm_database_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RlmmProcess]:
-    with running_rlmm(rlmm_database_url, tmp_path_factory.mktemp("rlmm")) as process:
-        yield process
-
-
 @pytest.fixture
-def story(rlmm_process: RlmmProcess, tmp_path: Path) -> Iterator[PartitionStory]:
-    """Provide an unknown partition: RLMM as a process, RSM over files."""
-    settings = RsmSettings(backend="filesystem", directory=tmp_path)
-    with closing(build_manager(settings)) as rsm:
-        yield PartitionStory(rlmm_process.client, rsm, tmp_path)
-
-
-@pytest.fixture
-def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(database_url, tmp_path / "objects") as made:
+def stack(database_url: str, tmp_path: Path, log_dir: Path) -> Iterator[Stack]:
+    with running_stack(database_url, tmp_path / "objects", log_dir) as made:
         yield made
 
 
@@ -104,23 +84,20 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
+def rlmm(engine: Engine, database_url: str) -> OwnRlmm:
+    return OwnRlmm(engine, database_url)
 
 
 @pytest.fixture
-def tier(database_url: str, tmp_path: Path) -> Iterator[SmallTier]:
-    engine = create_database_engine(database_url, PATIENT)
+def tier(rlmm: OwnRlmm, tmp_path: Path) -> Iterator[FileTier]:
     settings = RsmSettings(backend="filesystem", directory=tmp_path)
     with closing(build_manager(settings)) as rsm:
-        yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
-    engine.dispose()
+        yield FileTier(rsm, rlmm, FilesystemStorage(tmp_path))
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Callable[[], Sequence[str]]:
-    """Provide a function that lists the store's keys."""
-    return lambda: sorted(FilesystemStorage(tmp_path).list_keys(""))
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

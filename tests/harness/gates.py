@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Literal, cast
 
-from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, text
 
 from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
 from services.api.ids import TopicIdPartition, random_uuid
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.changes.batch import Asked, Outcomes, SegmentChange
+from services.rlmm.changes.batch import Outcomes, Requested, SegmentChange
 from services.rlmm.changes.group_commit import GroupCommit
 from services.rlmm.changes.segment_changes import apply_locked, apply_unlocked
 from services.rlmm.database.db import Transactions
@@ -144,21 +143,21 @@ class Gated:
         self._loses_commits = True
 
     def _apply_locked(
-        self, session: Session, items: Mapping[int, Asked[SegmentChange]]
+        self, connection: Connection, items: Mapping[int, Requested[SegmentChange]]
     ) -> Outcomes:
         self.locked_sizes.append(len(items))
-        return apply_locked(session, items)
+        return apply_locked(connection, items)
 
     def _apply_unlocked(
-        self, session: Session, items: Mapping[int, Asked[SegmentChange]]
+        self, connection: Connection, items: Mapping[int, Requested[SegmentChange]]
     ) -> Outcomes:
         self.sizes.append(len(items))
         assert self.gate.wait(timeout=60)
         if self.fault is not None:
             raise self.fault
-        outcomes = apply_unlocked(session, items)
+        outcomes = apply_unlocked(connection, items)
         if self._loses_commits and len(items) > 1:
-            pid = session.scalar(text("SELECT pg_backend_pid()"))
+            pid = connection.scalar(text("SELECT pg_backend_pid()"))
             with self._engine.connect() as other:
                 other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
         return outcomes

@@ -9,7 +9,8 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,6 +28,29 @@ _TAIL_CHARACTERS = 4096
 
 class JarsUnavailableError(RuntimeError):
     """Jars are not on this machine and cannot be obtained."""
+
+
+def run_to_end(
+    command: Sequence[str],
+    failed: Callable[[str], Exception],
+    timeout_s: float,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a program; raise what `failed` makes of the end of its output unless it ends with 0."""
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise failed(done.stdout[-_TAIL_CHARACTERS:])
 
 
 def ensure_jars(pom: Path, name: str, properties: Sequence[str] = ()) -> Path:
@@ -73,21 +97,16 @@ def _download(mvn: str, pom: Path, name: str, properties: Sequence[str], jars: P
             *(f"-D{each}" for each in properties),
             f"-DoutputDirectory={incoming}",
         ]
-        for _ in range(_ATTEMPTS):
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_MAVEN_TIMEOUT_S,
-                check=False,
-            )
-            if done.returncode == 0:
+
+        def failed(tail: str) -> JarsUnavailableError:
+            return JarsUnavailableError(f"mvn could not fetch {name}:\n{tail}")
+
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(JarsUnavailableError):
+                run_to_end(command, failed, _MAVEN_TIMEOUT_S)
                 break
         else:
-            tail = done.stdout[-_TAIL_CHARACTERS:]
-            raise JarsUnavailableError(f"mvn could not fetch {name}:\n{tail}")
+            run_to_end(command, failed, _MAVEN_TIMEOUT_S)
         incoming.rename(jars)
 
 

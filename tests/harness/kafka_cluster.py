@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kafka.admin import KafkaAdminClient
@@ -24,7 +23,7 @@ from demos.kafka_broker import (
     new_cluster_id,
     small_jvm,
 )
-from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.process import LOOPBACK, ChildProcess, ReservedPorts, start_on_free_ports
 from tests.harness.eventually import eventually
 from tests.harness.jars import ensure_kafka_jars
 from tests.harness.kafka_broker import ensure_kafka_archive
@@ -56,7 +55,7 @@ class KafkaController:
         self.cluster_id = new_cluster_id()
         self._java = [find_java(), *small_jvm(jars), _CONTROLLER_HEAP, "-cp", f"{jars}/*"]
         self._process: ChildProcess | None = None
-        self._ports: HeldPorts | None = None
+        self._ports: ReservedPorts | None = None
 
     @property
     def voter(self) -> str:
@@ -155,12 +154,7 @@ class KafkaCluster:
             self._cleanup = cleanup.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
     def _new_broker(

@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
@@ -63,12 +62,7 @@ class MetadataBroker:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         if self._connection is not None:
             with suppress(OSError):  # it is closed already

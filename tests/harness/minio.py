@@ -13,50 +13,39 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import platformdirs
 from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
-from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.process import LOOPBACK, ChildProcess, ServerProcess
 from services.local.seaweedfs import S3Endpoint
+from tests.harness.jars import run_to_end
 
-_START_TIMEOUT_MS = 90_000
 _PROBE_TIMEOUT_S = 5.0
 _ACCESS_KEY = "sediment"
 
 
-class MinioServer:
-    """Runs MinIO with its data in `directory`, kept between runs.
+class MinioServer(ServerProcess):
+    """Run MinIO with its data in `directory`, kept between runs.
 
-    The port is found at the first start and kept, like the secret key, as long as this object
-    exists. Not thread-safe.
+    The secret key stays the same as long as this object exists. Not thread-safe.
     """
 
+    _START_TIMEOUT_MS = 90_000
+
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory.absolute()
         self._secret_key = secrets.token_urlsafe(30)
-        self._ports: Sequence[int] = ()
-        self._held_ports: HeldPorts | None = None
-        self._process: ChildProcess | None = None
 
     @property
     def endpoint(self) -> S3Endpoint:
         if not self._ports:
             raise RuntimeError("MinIO was never started")
         return S3Endpoint(f"{LOOPBACK}:{self._ports[0]}", _ACCESS_KEY, self._secret_key)
-
-    @property
-    def pid(self) -> int:
-        return self._started().pid
-
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running()
 
     def start(self) -> None:
         """Start the server and wait until it answers a signed request.
@@ -66,34 +55,10 @@ class MinioServer:
             GoProgramError: MinIO is not built yet.
         """
         (self._directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._ports:
-            self._start_on(self._ports)
-        else:
-            self._held_ports = start_on_free_ports(1, self._start_on)
+        super().start()
 
-    def stop(self) -> None:
-        """Stop the server gracefully."""
-        self._started().stop()
-
-    def kill(self) -> None:
-        """Kill the server with SIGKILL."""
-        self._started().kill()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
-
-    def _start_on(self, ports: Sequence[int]) -> None:
-        self._ports = ports
-        address = f"--address={LOOPBACK}:{ports[0]}"
+    def _program(self) -> ChildProcess:
+        address = f"--address={LOOPBACK}:{self._ports[0]}"
         data = self._directory / "data"
         argv: list[str | Path] = [MINIO.built(), "server", "--quiet", address, data]
         # An environment of its own: MinIO reads MINIO_* and files below HOME.
@@ -105,25 +70,17 @@ class MinioServer:
             "MINIO_UPDATE": "off",
             "MINIO_CI_CD": "on",  # the drive may be a folder of the root file system
         }
-        self._process = ChildProcess("minio", argv, self._directory, environment)
-        self._process.start()
-        self._process.wait_until_ready(self._answers, _START_TIMEOUT_MS)
+        return ChildProcess("minio", argv, self._directory, environment)
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             self.endpoint.client(_PROBE_TIMEOUT_S).list_buckets()
         except (HTTPError, MinioException):
             return False
         return True
 
-    def _started(self) -> ChildProcess:
-        if self._process is None:
-            raise RuntimeError("MinIO was never started")
-        return self._process
-
 
 _BUILD_TIMEOUT_S = 3_600.0
-_TAIL_CHARACTERS = 4096
 
 
 class GoProgramError(RuntimeError):
@@ -203,20 +160,13 @@ class GoProgram:
         _say(f"building {self.name} {self.version}; the first time takes {self.takes}")
         started = time.monotonic()
         with tempfile.TemporaryDirectory(dir=program.parent, prefix="build-") as directory:
-            done = subprocess.run(
+            run_to_end(
                 [go, "install", "-trimpath", "-ldflags=-s -w", f"{self.package}@{self.version}"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_BUILD_TIMEOUT_S,
-                check=False,
-                cwd=directory,
-                env={**os.environ, "GOBIN": directory, "CGO_ENABLED": "0"},
+                lambda tail: GoProgramError(f"go could not build {self.name}:\n{tail}"),
+                _BUILD_TIMEOUT_S,
+                Path(directory),
+                {**os.environ, "GOBIN": directory, "CGO_ENABLED": "0"},
             )
-            if done.returncode != 0:
-                tail = done.stdout[-_TAIL_CHARACTERS:]
-                raise GoProgramError(f"go could not build {self.name} {self.version}:\n{tail}")
             (Path(directory) / self.name).rename(program)
         _say(f"built {self.name} in {time.monotonic() - started:.0f} s")
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from services.rlmm.database import schema
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.world import World, running_world
 
 
 @pytest.fixture(scope="module")
-def own_postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(server_directory / f"pg-{uuid.uuid4().hex[:8]}") as server:
+def own_postgres(server_directory: Path) -> Iterator[DatabaseServer]:
+    with DatabaseServer(server_directory / f"pg-{uuid.uuid4().hex[:8]}") as server:
         yield server
 
 
@@ -29,7 +29,7 @@ def own_s3(server_directory: Path) -> Iterator[SeaweedFS]:
 
 @pytest.fixture(scope="module")
 def own_world(
-    tmp_path_factory: pytest.TempPathFactory, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS
+    tmp_path_factory: pytest.TempPathFactory, own_postgres: DatabaseServer, own_s3: SeaweedFS
 ) -> Iterator[World]:
     """Provide RSM and RLMM over these servers, with a log that a test has yet to set."""
     directory = tmp_path_factory.mktemp("own")

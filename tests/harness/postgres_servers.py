@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copy2
-from types import TracebackType
 from typing import Self
 
 import psycopg
@@ -17,12 +16,12 @@ from sqlalchemy import make_url
 from services.local.postgres import (
     PASSWORD,
     USER,
-    EmbeddedPostgres,
     programs,
     wheel,
 )
-from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.process import LOOPBACK, ChildProcess, ReservedPorts, start_on_free_ports
 from tests.harness.eventually import eventually
+from tests.harness.local_servers import DatabaseServer
 
 _NAME = "standby"
 _TIMEOUT_S = 120.0
@@ -32,8 +31,8 @@ _TIMEOUT_S = 120.0
 class Replicated:
     """A primary and its standby, which may take over."""
 
-    primary: EmbeddedPostgres
-    standby: EmbeddedPostgres
+    primary: DatabaseServer
+    standby: DatabaseServer
 
     def url(self, database: str, *, attributes: str = "&target_session_attrs=read-write") -> str:
         """Return the URL of whichever of the two takes writes."""
@@ -71,7 +70,7 @@ _SYNCHRONOUS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'syn
 @contextmanager
 def replicated(directory: Path) -> Iterator[Replicated]:
     """Start a primary, and a standby from a base backup of it; replication is asynchronous."""
-    primary = EmbeddedPostgres(directory / "primary")
+    primary = DatabaseServer(directory / "primary")
     with primary:
         standby = _standby_of(primary, directory)
         standby.start()
@@ -86,7 +85,7 @@ def replicated(directory: Path) -> Iterator[Replicated]:
             primary.start()  # to be stopped in order
 
 
-def _standby_of(primary: EmbeddedPostgres, directory: Path) -> EmbeddedPostgres:
+def _standby_of(primary: DatabaseServer, directory: Path) -> DatabaseServer:
     home = directory / _NAME
     home.mkdir()
     password = (directory / "primary" / PASSWORD).read_text()
@@ -102,19 +101,19 @@ def _standby_of(primary: EmbeddedPostgres, directory: Path) -> EmbeddedPostgres:
     )
     (home / "data" / "standby.signal").touch()
     copy2(directory / "primary" / PASSWORD, home / PASSWORD)
-    return EmbeddedPostgres(home, {"primary_conninfo": conninfo})
+    return DatabaseServer(home, {"primary_conninfo": conninfo})
 
 
-def _connect(server: EmbeddedPostgres) -> psycopg.Connection:
+def _connect(server: DatabaseServer) -> psycopg.Connection:
     return psycopg.connect(server.url("postgres").replace("+psycopg", ""), autocommit=True)
 
 
-def _execute(server: EmbeddedPostgres, statement: str) -> None:
+def _execute(server: DatabaseServer, statement: str) -> None:
     with _connect(server) as connection:
         connection.execute(statement.encode())
 
 
-def _value(server: EmbeddedPostgres, query: str) -> int:
+def _value(server: DatabaseServer, query: str) -> int:
     with _connect(server) as connection:
         row = connection.execute(query.encode()).fetchone()
     assert row is not None
@@ -129,7 +128,7 @@ _ACCOUNT = "nobody"
 class PgBouncer:
     """Pools the sessions of a server while it is entered; `settings` are PgBouncer's."""
 
-    def __init__(self, postgres: EmbeddedPostgres, directory: Path, **settings: object) -> None:
+    def __init__(self, postgres: DatabaseServer, directory: Path, **settings: object) -> None:
         program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
         if not Path(program).exists():
             raise RuntimeError("pgbouncer is not installed; apt-get install pgbouncer")
@@ -144,22 +143,17 @@ class PgBouncer:
             **({"user": _ACCOUNT} if os.geteuid() == 0 else {}),
             **settings,
         }
-        self._held_ports: HeldPorts | None = None
+        self._reserved_ports: ReservedPorts | None = None
 
     def url(self, database: str) -> str:
         port = self._settings["listen_port"]
         return f"postgresql://{self._server.username}@{LOOPBACK}:{port}/{database}"
 
     def __enter__(self) -> Self:
-        self._held_ports = start_on_free_ports(1, self._start_on)
+        self._reserved_ports = start_on_free_ports(1, self._start_on)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
 
     def _start_on(self, ports: Sequence[int]) -> None:

@@ -1,13 +1,12 @@
 """Run services as processes that tests kill, and the command `sediment` beside them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import grpc
 import psutil
 
 from services.common.client_security import PLAINTEXT
@@ -15,13 +14,11 @@ from services.local.process import ProcessError
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.harness.eventually import PATIENT, eventually
 from tests.harness.sediment_command import Completed, sediment
-from tests.harness.served import served
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+from tests.harness.served import served_manager
 
 
 def start_with_failpoint(service: ServiceProcess, name: str, nth: int = 1) -> None:
@@ -63,22 +60,32 @@ def runs(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class RlmmProcess:
-    """The address of an RLMM, and a client of it."""
+    """The address of an RLMM, and a client of it.
+
+    Attributes:
+        variables: of the environment of commands, beside the address.
+    """
 
     address: str
     client: RemoteLogMetadataManagerClient
+    variables: Mapping[str, str] = field(default_factory=dict)
 
-    def sediment(self, *arguments: str) -> Completed:
+    def beside(self, **variables: str) -> Self:
+        """Return this RLMM with variables for commands, as the addresses of other services."""
+        return replace(self, variables={**self.variables, **variables})
+
+    def sediment(self, *arguments: object) -> Completed:
         """Run a command against this RLMM, to its end."""
-        return sediment(*arguments, environment={"SEDIMENT_RLMM": self.address})
+        environment = {**self.variables, "SEDIMENT_RLMM": self.address}
+        return sediment(*arguments, environment=environment)
 
-    def answers(self, *arguments: str) -> list[dict[str, Any]]:
+    def answers(self, *arguments: object) -> list[dict[str, Any]]:
         """Run a command that must succeed; return its JSON output, document by document."""
         done = self.sediment(*arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def refusal(self, *arguments: str) -> str:
+    def refusal(self, *arguments: object) -> str:
         """Run a command that must refuse its arguments; return its one line of error."""
         done = self.sediment(*arguments)
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -104,10 +111,6 @@ def serving_rlmm(database_url: str) -> Iterator[RlmmProcess]:
     """Serve RLMM over real gRPC in this process, which starts in no time."""
     engine = create_database_engine(database_url, PATIENT)
 
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(SqlRemoteLogMetadataManager(engine))
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
-    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (channel, address):
+    with served_manager(SqlRemoteLogMetadataManager(engine)) as (channel, address):
         yield RlmmProcess(address, RemoteLogMetadataManagerClient(channel, address))
     engine.dispose()

@@ -5,7 +5,6 @@ import struct
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Self
 
 from tests.harness.faults import (
@@ -77,12 +76,7 @@ class Proxy(ABC):
         self.accept_connections()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._left.set()
         self.refuse_connections()
         self.cut_connections()

@@ -12,6 +12,7 @@ from typing import Any
 from services.api.ids import TopicIdPartition
 from services.common.retry import Backoff
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 
 HOUR_MS = 60 * 60 * 1000
@@ -64,15 +65,15 @@ def expire(rlm: BrokerRemoteLogManager) -> None:
     assert rlm.lanes.expiration.wait_idle(DEADLINE_S)
 
 
-class Changed:
+class Changed(Wrapper[object]):
     """A manager some of whose methods are replaced."""
 
     def __init__(self, manager: object, **methods: Callable[..., Any]) -> None:
-        self._manager = manager
+        super().__init__(manager)
         self._methods = methods
 
     def __getattr__(self, name: str) -> Any:
-        return self._methods.get(name) or getattr(self._manager, name)
+        return self._methods.get(name) or super().__getattr__(name)
 
 
 _PYTHON = """

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
 from tests.harness.synthetic_log import roll_segment
@@ -44,12 +43,7 @@ class RollingBroker:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:

@@ -31,6 +31,7 @@ class Deployment:
 
     Attributes:
         authority: signs the certificates of servers and clients.
+        server: the certificate of all servers.
         issuer: signs tokens.
     """
 
@@ -39,7 +40,7 @@ class Deployment:
         self.authority = CertificateAuthority(directory)
         self.issuer = TokenIssuer()
         self.policy = directory / "policy.toml"
-        self._server = self.authority.issue("server")
+        self.server = self.authority.issue("server")
         self._jwks = self.issuer.write_jwks(directory / "jwks.json")
         self._grants: dict[str, str] = {}
 
@@ -68,8 +69,8 @@ class Deployment:
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "tls_certificate_file": self._server.certificate,
-            "tls_key_file": self._server.key,
+            "tls_certificate_file": self.server.certificate,
+            "tls_key_file": self.server.key,
             "tls_client_ca_file": self.authority.certificate,
             "policy_file": self.policy,
             "token_listen_address": "127.0.0.1:0",
@@ -125,7 +126,8 @@ def raw_channel(ports: Ports, security: ClientSecurity) -> grpc.Channel:
 _POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
-roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
+roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin",
+         "overrider"]
 topics = ["*"]
 """
 

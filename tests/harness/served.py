@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import grpc
 
@@ -11,6 +12,7 @@ from services.api.replicas import ReplicaService
 from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
 from services.rlm.servicer import add_to_server as add_rlm
+from services.rlmm.servicer import add_to_server as add_rlmm
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 from services.rpc.server.server import Service, start_grpc
@@ -48,17 +50,23 @@ class ServedRsm:
 
 @contextmanager
 def serving(settings: RsmSettings) -> Iterator[ServedRsm]:
-    with closing(build_manager(settings)) as manager:
+    name = "tieredstorage.v1.RemoteStorageManager"
+    with (
+        closing(build_manager(settings)) as manager,
+        served(partial(add_rsm, manager), name) as (channel, address),
+    ):
+        yield ServedRsm(
+            address,
+            RemoteStorageManagerClient(channel, address),
+            SegmentObjectsClient(channel, address),
+        )
 
-        def add(server: grpc.Server) -> None:
-            add_rsm(manager, server)
 
-        with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
-            yield ServedRsm(
-                address,
-                RemoteStorageManagerClient(channel, address),
-                SegmentObjectsClient(channel, address),
-            )
+@contextmanager
+def served_manager(rlmm: Any) -> Iterator[tuple[grpc.Channel, str]]:
+    """Serve a manager of RLMM, or what wraps one; yield a channel to it, and its HOST:PORT."""
+    with served(partial(add_rlmm, rlmm), "tieredstorage.v1.RemoteLogMetadataManager") as opened:
+        yield opened
 
 
 class RestartedServer:

@@ -22,6 +22,13 @@ def rlmm(database_url: str) -> Iterator[RlmmProcess]:
 
 
 @pytest.fixture
+def rlmm_with_rsm(database_url: str, rsm: ServedRsm) -> Iterator[RlmmProcess]:
+    """An RLMM whose commands know the address of `rsm`, too."""
+    with serving_rlmm(database_url) as made:
+        yield made.beside(SEDIMENT_RSM=rsm.address)
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> FilesystemStorage:
     """The store of `rsm`."""
     (tmp_path / "objects").mkdir()

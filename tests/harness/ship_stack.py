@@ -29,11 +29,11 @@ from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.harness.eventually import eventually
-from tests.unit.rlm.kafka_bytes import NAME
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 BUNDLED = Path(__file__).parents[1] / "data" / "kafka-log"
 EVERYTHING = 64 * 1024 * 1024
@@ -44,22 +44,34 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 @dataclass
 class Stack:
-    """The two managers, and the folder in which RSM keeps its objects."""
+    """The two managers, the folder in which RSM keeps its objects, and a broker's log directory."""
 
     rlmm: SqlRemoteLogMetadataManager
     rsm: ObjectRemoteStorageManager
     objects: Path
+    log_dir: Path
+    database_url: str = ""
     readers: list[BrokerRemoteLogManager] = field(default_factory=list)
+    files: PartitionFiles = field(init=False)
+    """The partition that a test file has written into the log directory."""
 
-    def ship(self, log_dir: Path, settings: ShipSettings = ONE_TRY) -> ShipReport:
-        return ship([log_dir], self.rsm, self.rlmm, settings)
+    def ship(self, log_dir: Path | None = None, settings: ShipSettings = ONE_TRY) -> ShipReport:
+        return ship([log_dir or self.log_dir], self.rsm, self.rlmm, settings)
 
     def rlm(
-        self,
-        *log_dirs: Path,
-        rsm: Any = None,
-        rlmm: Any = None,
-        limits: RlmLimits | None = None,
+        self, *log_dirs: Path, rsm: Any = None, rlmm: Any = None, limits: RlmLimits | None = None
+    ) -> BrokerRemoteLogManager:
+        """Make an RLM over the log directories; without any, over the stack's own."""
+        return self._rlm(log_dirs or (self.log_dir,), rsm, rlmm, limits)
+
+    def tier_reader(
+        self, rsm: Any = None, rlmm: Any = None, limits: RlmLimits | None = None
+    ) -> BrokerRemoteLogManager:
+        """Make an RLM without a log, which reads the tier alone."""
+        return self._rlm((), rsm, rlmm, limits)
+
+    def _rlm(
+        self, log_dirs: tuple[Path, ...], rsm: Any, rlmm: Any, limits: RlmLimits | None
     ) -> BrokerRemoteLogManager:
         rlm = BrokerRemoteLogManager(log_dirs, rsm or self.rsm, rlmm or self.rlmm, limits)
         self.readers.append(rlm)
@@ -83,12 +95,14 @@ class Stack:
 
 
 @contextmanager
-def running_stack(database_url: str, objects: Path) -> Iterator[Stack]:
+def running_stack(database_url: str, objects: Path, log_dir: Path | None = None) -> Iterator[Stack]:
     engine = create_database_engine(database_url)
     objects.mkdir()
     buffers = PartBuffers(4, 8 * 1024 * 1024, 10_000)
-    rsm = ObjectRemoteStorageManager(Location(1, FilesystemStorage(objects), ""), buffers, 2)
-    stack = Stack(SqlRemoteLogMetadataManager(engine), rsm, objects)
+    locations = Locations(Location(1, FilesystemStorage(objects), ""))
+    rsm = ObjectRemoteStorageManager(locations, buffers, 2)
+    log_dir = log_dir or objects.parent / "logs"
+    stack = Stack(SqlRemoteLogMetadataManager(engine), rsm, objects, log_dir, database_url)
     yield stack
     # A read that was late for its request goes on; it must not outlast its database.
     eventually(lambda: all(rlm.tier_calls.queue.idle_ratio == 1 for rlm in stack.readers))

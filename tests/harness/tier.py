@@ -4,12 +4,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Engine, text
 
+from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
 from services.api.lineage import Lineage
 from services.api.partitions import (
@@ -31,7 +32,11 @@ from services.local.stack import ServiceProcess
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.manager import ObjectRemoteStorageManager
 from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.eventually import eventually
+from tests.harness.stores import keys_in
 
 BROKER = 1
 EPOCH = 0
@@ -130,7 +135,7 @@ class SmallTier:
 
     def settings(self, topic_id: UUID, entries: Mapping[str, str]) -> None:
         """Replace a topic's settings; the sweep enforces its retention."""
-        self.rlmm.put_topic_config(topic_id, {**SWEPT, **entries})
+        self.rlmm.put_topic_config(topic_id, {**SWEPT, **entries}, now=True)
 
     def mark_deleted(self, tp: TopicIdPartition) -> None:
         marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
@@ -152,6 +157,18 @@ class SmallTier:
 
 
 @dataclass
+class FileTier(SmallTier):
+    """A tier in this process whose objects are files, and a partition of a topic of its own."""
+
+    rsm: ObjectRemoteStorageManager
+    store: FilesystemStorage
+    tp: TopicIdPartition = field(default_factory=lambda: a_topic("orders")[0])
+
+    def object_keys(self) -> list[str]:
+        return sorted(keys_in(self.store, ""))
+
+
+@dataclass
 class Tier(SmallTier):
     """A tier of processes that a test may kill."""
 
@@ -164,6 +181,19 @@ class Tier(SmallTier):
     @property
     def processes(self) -> list[ServiceProcess]:
         return [self.rsm_process, self.rlmm_process]
+
+    def start_rlmm(self) -> None:
+        """Start RLMM again, and wait until this process's channel to it has recovered."""
+
+        def answers() -> bool:
+            try:
+                self.rlmm.list_partitions(page_size=1)
+            except RetriableRemoteStorageError:
+                return False
+            return True
+
+        self.rlmm_process.start()
+        eventually(answers)
 
     def objects(self, *topic_ids: UUID) -> dict[str, str]:
         """Return each object's key and ETag, of these topics."""

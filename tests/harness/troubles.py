@@ -22,20 +22,21 @@ from services.api.segments import (
 )
 from services.rlm.collectors import TopicCollector
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.metrics import PARTITIONS_HELD_BACK
+from services.rlm.metrics import PARTITIONS_BLOCKED
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.manager import ObjectRemoteStorageManager
 from tests.harness.invariants import assert_invariants
 from tests.harness.retained_log import AT_ONCE, take_turns
 from tests.harness.ship_stack import FINISHED, Stack
+from tests.harness.wrapper import Wrapper
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments
 
 
-class FailingRsm:
+class FailingRsm(Wrapper[ObjectRemoteStorageManager]):
     """The real RSM, except for one failing copy or delete."""
 
     def __init__(self, rsm: ObjectRemoteStorageManager) -> None:
-        self._rsm = rsm
+        super().__init__(rsm)
         self.before_copy: Callable[[RemoteLogSegmentMetadata], None] = lambda _: None
         self.after_copy: Callable[[bytes | None], bytes | None] = lambda answer: answer
         self.before_delete: Callable[[], None] = lambda: None
@@ -44,14 +45,11 @@ class FailingRsm:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         self.before_copy(metadata)
-        return self.after_copy(self._rsm.copy_log_segment_data(metadata, data))
+        return self.after_copy(self.real.copy_log_segment_data(metadata, data))
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.before_delete()
-        self._rsm.delete_log_segment_data(metadata)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rsm, name)
+        self.real.delete_log_segment_data(metadata)
 
 
 class FailingRlmm:
@@ -65,20 +63,14 @@ class FailingRlmm:
         return raising(RetriableRemoteStorageError("away"))
 
 
-class GapsRefused:
+class GapsRefused(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM, except that it refuses every gap."""
-
-    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
 
     def record_gap(self, *args: Any, **kwargs: Any) -> Any:
         raise InvalidStateTransitionError("held")
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
 
-
-class GapsUnanswered:
+class GapsUnanswered(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM; the responses of some calls that record a gap, counted from 1, are lost.
 
     Args:
@@ -88,7 +80,7 @@ class GapsUnanswered:
     def __init__(
         self, rlmm: SqlRemoteLogMetadataManager, *, is_recorded: bool, unanswered: set[int]
     ) -> None:
-        self._rlmm = rlmm
+        super().__init__(rlmm)
         self._is_recorded = is_recorded
         self._unanswered = unanswered
         self.calls = 0
@@ -97,16 +89,13 @@ class GapsUnanswered:
         self.calls += 1
         is_answered = self.calls not in self._unanswered
         if is_answered or self._is_recorded:
-            outcome = self._rlmm.record_gap(*args, **kwargs)
+            outcome = self.real.record_gap(*args, **kwargs)
         if not is_answered:
             raise RetriableRemoteStorageError("the connection broke")
         return outcome
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
 
-
-class SilentRlmm:
+class SilentRlmm(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM until it stops responding; counts the requests for its segments.
 
     Attributes:
@@ -115,7 +104,7 @@ class SilentRlmm:
     """
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
+        super().__init__(rlmm)
         self.is_silent = False
         self.lists = self.searches = 0
 
@@ -123,16 +112,13 @@ class SilentRlmm:
         self.lists += 1
         if self.is_silent:
             raise RetriableRemoteStorageError("silent")
-        return self._rlmm.list_remote_log_segments(*args, **kwargs)
+        return self.real.list_remote_log_segments(*args, **kwargs)
 
     def next_segment_with_txn_index(self, *args: Any, **kwargs: Any) -> Any:
         self.searches += 1
         if self.is_silent:
             raise RetriableRemoteStorageError("silent")
-        return self._rlmm.next_segment_with_txn_index(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
+        return self.real.next_segment_with_txn_index(*args, **kwargs)
 
 
 class Hanging:
@@ -158,11 +144,11 @@ class Hanging:
         return hang if name == self._name else method
 
 
-class Recording:
+class Recording(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM; keeps the arguments of each change."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
+        super().__init__(rlmm)
         self.adds: list[MutationContext] = []
         self.updates: list[tuple[RemoteLogSegmentState, MutationContext]] = []
 
@@ -174,41 +160,32 @@ class Recording:
         lease_ms: int | None = None,
     ) -> MutationOutcome:
         self.adds.append(context)
-        return self._rlmm.add_remote_log_segment_metadata(metadata, context, lease_ms=lease_ms)
+        return self.real.add_remote_log_segment_metadata(metadata, context, lease_ms=lease_ms)
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         self.updates.append((update.state, context))
-        return self._rlmm.update_remote_log_segment_metadata(update, context)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
+        return self.real.update_remote_log_segment_metadata(update, context)
 
 
-class SizesUnknown:
+class SizesUnknown(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM, with segments whose copier did not know their size."""
 
-    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
-
     def list_remote_log_segments(self, *args: Any, **kwargs: Any) -> SegmentPage:
-        page = self._rlmm.list_remote_log_segments(*args, **kwargs)
+        page = self.real.list_remote_log_segments(*args, **kwargs)
         unknown = (replace(segment, segment_size_in_bytes=-1) for segment in page.segments)
         return replace(page, segments=tuple(unknown))
 
     def remote_log_segment_metadata(
         self, name: TopicIdPartition, epoch: int, offset: int
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
-        found = self._rlmm.remote_log_segment_metadata(name, epoch, offset)
+        found = self.real.remote_log_segment_metadata(name, epoch, offset)
         assert found.value is not None
         return replace(found, value=replace(found.value, segment_size_in_bytes=-1))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
 
-
-class LateFinish:
+class LateFinish(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM, with a late finish.
 
     The first COPY_SEGMENT_FINISHED is answered UNAVAILABLE and takes effect only just before the
@@ -216,7 +193,7 @@ class LateFinish:
     """
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
+        super().__init__(rlmm)
         self._late: list[tuple[RemoteLogSegmentMetadataUpdate, MutationContext]] = []
         self._delayed = False
 
@@ -228,11 +205,8 @@ class LateFinish:
             self._late.append((update, context))
             raise RetriableRemoteStorageError("the connection broke")
         while self._late:
-            self._rlmm.update_remote_log_segment_metadata(*self._late.pop())
-        return self._rlmm.update_remote_log_segment_metadata(update, context)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
+            self.real.update_remote_log_segment_metadata(*self._late.pop())
+        return self.real.update_remote_log_segment_metadata(update, context)
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -323,11 +297,11 @@ class Trouble:
     def gaps(self) -> list[str]:
         return [e.kind for e in all_events(self.stack.rlmm, EventQuery(NAME)) if e.kind == "GAP"]
 
-    def held_back(self) -> float:
+    def blocked(self) -> float:
         """Read the gauge as it is scraped."""
         registry = CollectorRegistry()
         registry.register(TopicCollector(self.rlm.led_partitions))
-        value = registry.get_sample_value(PARTITIONS_HELD_BACK.name, {"topic": NAME.topic})
+        value = registry.get_sample_value(PARTITIONS_BLOCKED.name, {"topic": NAME.topic})
         assert value is not None
         return value
 

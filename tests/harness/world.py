@@ -58,16 +58,9 @@ def name_topics_anew(log_dir: Path) -> None:
     ids: dict[str, UUID] = {}
     for path in log_dir.glob("*/partition.metadata"):
         topic = path.parent.name.rpartition("-")[0]
-        ids.setdefault(topic, _new_topic_id())
+        ids.setdefault(topic, random_uuid())
         path.unlink()
         path.write_text(f"version: 0\ntopic_id: {uuid_to_text(ids[topic])}")
-
-
-def _new_topic_id() -> UUID:
-    """Make a topic id as Kafka does: none begins with "-", which would be a command-line option."""
-    while uuid_to_text(made := random_uuid()).startswith("-"):
-        pass
-    return made
 
 
 @dataclass
@@ -86,7 +79,7 @@ class World:
         addresses = ["--rsm", self.rsm.address, "--rlmm", self.rlmm.address]
         command = [sys.executable, "-m", "services.cli", "ship", str(self.log_dir), *addresses]
         # So that the run after a killed one does not wait for long.
-        return [*command, "-o", "json", "--copy-lease-ms", str(COPY_LEASE_MS), *options]
+        return [*command, "-o", "json", "--copy-lease", f"{COPY_LEASE_MS}ms", *options]
 
     def start_shipping(self, failpoint: str | None = None) -> "subprocess.Popen[str]":
         environment = dict(os.environ)
@@ -150,7 +143,7 @@ class World:
         """Put the same settings for every topic of this log."""
         with self.metadata() as rlmm:
             for topic_id in {name.topic_id for name in self.local_segments()}:
-                rlmm.put_topic_config(topic_id, settings)
+                rlmm.put_topic_config(topic_id, settings, now=True)
 
     def sediment(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command against this world's RLMM."""

@@ -14,6 +14,7 @@ import services
 CHART = Path(services.__file__).parent.parent / "helm"
 RELEASE = "sediment"
 NAMESPACE = "tier"
+_OTHER_BASES = Path(__file__).parent / "bases.yaml"
 
 Values = Mapping[str, Any]
 Object = dict[str, Any]
@@ -86,15 +87,6 @@ def changed(base: Values, *changes: Values) -> dict[str, Any]:
     return values
 
 
-def pod_spec(workload: Object) -> dict[str, Any]:
-    """Of whatever kind makes pods."""
-    spec = workload["spec"]
-    if workload["kind"] == "CronJob":
-        spec = spec["jobTemplate"]["spec"]
-    pod: dict[str, Any] = spec["template"]["spec"]
-    return pod
-
-
 def _overlay(values: dict[str, Any], change: Values) -> None:
     for key, value in change.items():
         if isinstance(value, Mapping) and isinstance(values.get(key), dict):
@@ -106,3 +98,34 @@ def _overlay(values: dict[str, Any], change: Values) -> None:
 def _read(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load(path.read_text())
     return values
+
+
+BASES = {
+    **values_files(),
+    "nothing": {},
+    "undecided-tls": {key: value for key, value in minimal().items() if key != "tls"},
+    "trial": {"trial": True},
+    **{
+        name: minimal(values)
+        for name, values in _read(Path(__file__).parent / "bases.yaml").items()
+    },
+}
+"""Values by the name that a case gives as its base."""
+
+
+def executor_pod(rendered: Rendered) -> Object:
+    """Return the pod from which Spark makes executors."""
+    config = rendered.one("ConfigMap", "sediment-sweep-executor")
+    pod: Object = yaml.safe_load(config["data"]["pod.yaml"])
+    return pod
+
+
+def pod_spec(workload: Object) -> dict[str, Any]:
+    """Return the pod of a workload of whatever kind."""
+    spec: dict[str, Any] = workload["spec"]
+    if workload["kind"] == "Pod":
+        return spec
+    if workload["kind"] == "CronJob":
+        spec = spec["jobTemplate"]["spec"]
+    pod: dict[str, Any] = spec["template"]["spec"]
+    return pod

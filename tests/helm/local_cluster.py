@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from services.local.process import LOOPBACK, ChildProcess, free_ports
+from services.local.process import LOOPBACK, ChildProcess
+from tests.harness.databases import Store
+from tests.harness.local_servers import free_ports
 from tests.helm.chart import Object, Rendered, pod_spec
 
 _SERVED = ("Deployment", "DaemonSet")
@@ -70,7 +73,7 @@ class LocalCluster:
         config_maps: Secrets | None = None,
     ) -> None:
         self._rendered = rendered
-        self._secrets = secrets
+        self.secrets = secrets
         self._directory = directory
         self._config_maps = config_maps or {}
         self.sign: Sign | None = None
@@ -167,17 +170,17 @@ class LocalCluster:
         return data
 
     def _secret(self, name: str, key: str) -> str:
-        if name not in self._secrets:
+        if name not in self.secrets:
             raise MissingReferenceError(f"there is no Secret {name}")
-        if key not in self._secrets[name]:
+        if key not in self.secrets[name]:
             raise MissingReferenceError(f"the Secret {name} has no key {key}")
-        return self._secrets[name][key]
+        return self.secrets[name][key]
 
     def _files(self, workload: Object, volume: Object) -> Iterator[tuple[str, str]]:
         """What the kubelet would write into a volume: name and content of each file."""
         if "secret" in volume:
             name = volume["secret"]["secretName"]
-            every = [{"key": key, "path": key} for key in self._secrets.get(name, ())]
+            every = [{"key": key, "path": key} for key in self.secrets.get(name, ())]
             for item in volume["secret"].get("items", every):
                 yield item["path"], self._secret(name, item["key"])
         elif "configMap" in volume:
@@ -218,6 +221,36 @@ class LocalCluster:
         (workload,) = [o for o in self._rendered.of_kind(*_SERVED) if selects(spec["selector"], o)]
         ports = {entry["name"]: entry["containerPort"] for entry in _container(workload)["ports"]}
         return self.address(workload["metadata"]["name"], ports[target])
+
+
+@contextmanager
+def released(
+    rendered: Rendered,
+    store: Store,
+    directory: Path,
+    secrets: Secrets,
+    config_maps: Secrets | None = None,
+) -> Iterator[LocalCluster]:
+    """Migrate a release's database, and stop at the end what was started.
+
+    `secrets` are given besides that of the object store.
+    """
+    keys = {"access-key": store.s3.access_key, "secret-key": store.s3.secret_key}
+    secrets = {"sediment-object-store": keys, **secrets}
+    cluster = LocalCluster(rendered, secrets, directory, config_maps)
+    try:
+        migration = cluster.run("Job", "sediment-migration")
+        assert migration.returncode == 0, migration.stderr
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def values_of(store: Store) -> dict[str, Any]:
+    """Return the values of the object store."""
+    at = store.s3
+    given = {"endpoint": at.endpoint, "region": at.region, "secure": at.secure}
+    return {"objectStore": {**given, "bucket": store.bucket}}
 
 
 def selects(selector: Mapping[str, str], workload: Object) -> bool:

@@ -8,20 +8,11 @@ import pytest
 import yaml
 
 from tests.harness.published import broker_alerts, ensure_promtool
-from tests.helm.chart import changed, minimal, render, values_files
+from tests.helm.chart import BASES, render
 from tools.alerts import ALERTS, rule_tests, rules
 from tools.dashboard import expressions
 
 pytestmark = pytest.mark.helm
-
-MONITORED = {
-    "monitoring": {
-        "serviceMonitor": {"enabled": True},
-        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
-        "dashboard": {"enabled": True},
-    },
-    "networkPolicy": {"metricsFrom": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
-}
 
 
 @pytest.fixture(scope="module")
@@ -135,36 +126,11 @@ def test_prometheus_reads_every_expression_of_the_dashboard(promtool: Path, tmp_
     run(promtool, "check", "rules", file)
 
 
-def test_the_chart_renders_rules_monitors_and_dashboard_if_asked() -> None:
-    assert not render(minimal()).of_kind("ServiceMonitor", "PrometheusRule")
-    found = render(minimal(MONITORED))
-    monitors = found.of_kind("ServiceMonitor")
-    assert [each["metadata"]["name"] for each in monitors] == ["sediment-rsm", "sediment-rlmm"]
-    for monitor in monitors:
-        selected = monitor["spec"]["selector"]["matchLabels"]
-        service = found.one("Service", monitor["metadata"]["name"])
-        assert selected.items() <= service["metadata"]["labels"].items()
-        (endpoint,) = monitor["spec"]["endpoints"]
-        assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
-        assert endpoint["relabelings"][0]["replacement"] == monitor["metadata"]["name"]
-        assert "scheme" not in endpoint
-    rule = found.one("PrometheusRule", "sediment")
-    assert rule["spec"] == rules()
-    assert rule["metadata"]["labels"]["release"] == "prometheus"
-    shown = found.one("ConfigMap", "sediment-dashboard")
-    assert json.loads(shown["data"]["sediment.json"])["uid"] == "sediment"
-    assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
-
-
-def test_metrics_over_tls_are_scraped_with_the_services_authority() -> None:
-    tls = {"tls": {"metricsPlaintext": False}}
-    found = render(changed(values_files()["tls"], tls, MONITORED))
-    (endpoint,) = found.one("ServiceMonitor", "sediment-rsm")["spec"]["endpoints"]
-    assert endpoint["scheme"] == "https"
-    assert endpoint["tlsConfig"] == {
-        "serverName": "sediment-rsm.tier.svc",
-        "ca": {"secret": {"name": "rsm-tls", "key": "ca.crt"}},
-    }
+def test_the_chart_renders_rules_and_dashboard() -> None:
+    found = render(BASES["monitored"])
+    assert found.one("PrometheusRule", "sediment")["spec"] == rules()
+    shown = found.one("ConfigMap", "sediment-dashboard")["data"]
+    assert json.loads(shown["sediment.json"])["uid"] == "sediment"
 
 
 def test_no_two_alerts_have_one_name() -> None:

@@ -10,7 +10,18 @@ import pytest
 import yaml
 
 from services.local.stack import PROCESS_VARIABLES
-from tests.helm.chart import CHART, Object, Rendered, lint, minimal, pod_spec, render, values_files
+from tests.helm.chart import (
+    CHART,
+    Object,
+    Rendered,
+    changed,
+    executor_pod,
+    lint,
+    minimal,
+    pod_spec,
+    render,
+    values_files,
+)
 from tests.helm.local_cluster import selects
 
 pytestmark = pytest.mark.helm
@@ -20,6 +31,7 @@ OLDEST_AND_NEWEST = (KUBERNETES_VERSIONS[0], KUBERNETES_VERSIONS[-1])
 FILES = values_files()
 OF_OPERATORS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")
 SERVED = ("Deployment", "DaemonSet")
+COMPONENT = "app.kubernetes.io/component"
 POD_MAKERS = (*SERVED, "Job", "CronJob")
 A_STATEFUL_SET: Object = {
     "apiVersion": "apps/v1",
@@ -58,7 +70,7 @@ def test_helm_lint_finds_nothing(file: str) -> None:
 def test_every_object_is_valid_in_every_kubernetes(
     file: str, version: str, record_property: Record
 ) -> None:
-    # Not those of operators: test_chart_tls.py and test_alerts.py look at them.
+    # Not those of operators: cases in tests/helm/cases hold what they say.
     objects = [o for o in render(FILES[file]).objects if o["apiVersion"] not in OF_OPERATORS]
     for found in objects:
         # The schema of the version itself, not of the newest one that is older.
@@ -113,7 +125,10 @@ def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> Non
     pods = [{"metadata": o["metadata"], "spec": {"template": o}} for o in rendered.of_kind("Pod")]
     workloads = [*rendered.of_kind(*SERVED), *jobs, *pods]
     selectors = {
-        **{f"Service {o['metadata']['name']}": o["spec"]["selector"] for o in _services(rendered)},
+        **{
+            f"Service {o['metadata']['name']}": o["spec"]["selector"]
+            for o in rendered.of_kind("Service")
+        },
         **{
             f"{o['kind']} {o['metadata']['name']}": o["spec"]["selector"]["matchLabels"]
             for o in rendered.of_kind("PodDisruptionBudget", *SERVED)
@@ -130,6 +145,19 @@ def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> Non
         assert found == [owner.split()[1]], owner
 
 
+@pytest.mark.parametrize("file", FILES)
+def test_every_pod_is_selected_by_one_policy(file: str) -> None:
+    found = render(changed(FILES[file], {"networkPolicy": {"enabled": True}}))
+    policies = [o["spec"] for o in found.of_kind("NetworkPolicy")]
+    restricted = [each["podSelector"]["matchLabels"][COMPONENT] for each in policies]
+    assert len(restricted) == len(set(restricted))
+    pods = found.of_kind(*POD_MAKERS, "Pod")
+    components = {pod["metadata"]["labels"][COMPONENT] for pod in pods}
+    # Executors are made by Spark.
+    assert components == set(restricted) - {"sweep-executor"}
+    assert {tuple(each["policyTypes"]) for each in policies} == {("Ingress", "Egress")}
+
+
 def _job(cron_job: Object) -> Object:
     """Return the job that a CronJob makes, with the CronJob's name."""
     return {"metadata": cron_job["metadata"], **cron_job["spec"]["jobTemplate"]}
@@ -140,7 +168,7 @@ def test_the_pods_of_jobs_are_behind_no_service_but_that_of_a_driver(rendered: R
     found = {
         (job["metadata"]["name"], o["metadata"]["name"])
         for job in jobs
-        for o in _services(rendered)
+        for o in rendered.of_kind("Service")
         if selects(o["spec"]["selector"], job)
     }
     drivers = {o["metadata"]["name"] for o in rendered.of_kind("CronJob") if _is_driver(o)}
@@ -155,7 +183,7 @@ def _is_driver(workload: Object) -> bool:
 
 def test_probes_ask_the_health_port_and_services_lead_to_named_ports(rendered: Rendered) -> None:
     for workload in rendered.of_kind(*SERVED):
-        if workload["metadata"]["name"].endswith("-console"):  # test_chart_console.py
+        if workload["metadata"]["name"].endswith("-console"):  # tests/helm/cases/console.yaml
             continue
         (container,) = pod_spec(workload)["containers"]
         ports = {entry["name"]: entry["containerPort"] for entry in container["ports"]}
@@ -202,44 +230,6 @@ def test_every_pod_is_restricted(rendered: Rendered) -> None:
         assert ("hostPath" in sources) == (workload["kind"] == "DaemonSet")
 
 
-def test_log_volumes_are_mounted_read_only() -> None:
-    (container,) = pod_spec(render(FILES["full"]).one("DaemonSet", "kafka-tier-rlm"))["containers"]
-    others = {"private-ca", "index-cache"}
-    of_the_log = [mount for mount in container["volumeMounts"] if mount["name"] not in others]
-    assert [mount["readOnly"] for mount in of_the_log] == [True, True]
-
-
-def test_the_index_cache_has_a_volume_with_room_to_spare() -> None:
-    given = FILES["full"]["rlm"]
-    of_the_pod = {**given, "indexCache": {"totalSizeBytes": 1_000_000_000}}
-    volume = _index_cache_volume({**FILES["full"], "rlm": of_the_pod})
-    assert volume == {"emptyDir": {"sizeLimit": str(1_250_000_000 + 16 * 1024 * 1024)}}
-    of_the_node = _index_cache_volume(FILES["full"])
-    assert of_the_node == given["indexCache"]["source"]
-
-
-def _index_cache_volume(values: Object) -> Object:
-    """Without its name."""
-    pod = pod_spec(render(values).one("DaemonSet", "kafka-tier-rlm"))
-    (volume,) = (each for each in pod["volumes"] if each["name"] == "index-cache")
-    return {key: value for key, value in volume.items() if key != "name"}
-
-
-def test_without_an_index_cache_there_is_neither_volume_nor_setting() -> None:
-    values = {**FILES["full"], "rlm": {**FILES["full"]["rlm"], "indexCache": {"totalSizeBytes": 0}}}
-    rendered = render(values)
-    pod = pod_spec(rendered.one("DaemonSet", "kafka-tier-rlm"))
-    assert "index-cache" not in {each["name"] for each in pod["volumes"]}
-    assert not any("FILE_CACHE" in name for name in _rlm_data(rendered))
-    assert _rlm_data(render(FILES["full"]))["RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES"] == (
-        "8589934592"
-    )
-
-
-def _rlm_data(rendered: Rendered) -> dict[str, str]:
-    return dict(rendered.one("ConfigMap", "kafka-tier-rlm")["data"])
-
-
 def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> None:
     rendered = render(FILES["full"])
     found = {
@@ -263,12 +253,23 @@ def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> Non
     }
 
 
+def test_secret_files_are_for_the_group_of_the_pod_only(rendered: Rendered) -> None:
+    for workload in rendered.of_kind(*POD_MAKERS):
+        pod = pod_spec(workload)
+        is_rlm = workload["metadata"]["labels"][COMPONENT] == "rlm"
+        group = pod["securityContext"].get("fsGroup")
+        assert is_rlm or group == pod["securityContext"]["runAsGroup"]
+        for volume in pod.get("volumes", ()):
+            if "secret" in volume and volume["name"] != "private-ca":
+                assert volume["secret"]["defaultMode"] == (0o444 if group is None else 0o440)
+
+
 def test_only_rsm_has_store_keys_and_only_rlmm_and_its_jobs_the_database(
     rendered: Rendered,
 ) -> None:
     seen = {}
     for workload in rendered.of_kind(*POD_MAKERS):
-        component = workload["metadata"]["labels"]["app.kubernetes.io/component"]
+        component = workload["metadata"]["labels"][COMPONENT]
         variables = re.findall(r'"secretKeyRef": {"name": "([^"]+)"', json.dumps(workload))
         files = [
             volume["secret"]["secretName"]
@@ -295,11 +296,6 @@ def test_every_object_has_the_recommended_labels_and_the_release_namespace(
         assert found["metadata"]["namespace"] == "tier"
 
 
-def test_names_leave_room_for_suffixes_of_kubernetes() -> None:
-    longest = render(minimal({"fullnameOverride": "x" * 28}))
-    assert max(len(o["metadata"]["name"]) for o in longest.of_kind("CronJob")) <= 52
-
-
 def test_the_objects_that_the_guide_names_exist() -> None:
     guide = (CHART.parent / "docs" / "run" / "kubernetes.md").read_text()
     named = set(re.findall(r"\b(?:deployment|service|job|cronjob)/(sediment-[a-z-]+)", guide))
@@ -318,7 +314,8 @@ def test_the_values_that_the_guide_gives_are_taken() -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_the_objects_that_the_guide_gives_are_valid(version: str) -> None:
+def test_the_objects_of_the_guide_and_the_pod_of_executors_are_valid(version: str) -> None:
+    kubernetes_validate.validate(executor_pod(render(FILES["executors"])), version, strict=True)
     objects = [found for found in _yaml_of_the_guide() if "kind" in found]
     assert objects
     for found in objects:
@@ -328,7 +325,3 @@ def test_the_objects_that_the_guide_gives_are_valid(version: str) -> None:
 def _yaml_of_the_guide() -> list[Object]:
     guide = (CHART.parent / "docs" / "run" / "kubernetes.md").read_text()
     return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", guide, re.S)]
-
-
-def _services(rendered: Rendered) -> list[Object]:
-    return rendered.of_kind("Service")

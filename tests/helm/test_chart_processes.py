@@ -2,22 +2,26 @@
 
 import json
 import subprocess
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from services.local.postgres import EmbeddedPostgres
-from services.local.process import LOOPBACK, ChildProcess, free_ports
-from services.local.seaweedfs import S3Endpoint
+from services.local.process import LOOPBACK, ChildProcess
 from services.rlmm.database import schema, schema_revision
+from tests.harness.databases import Store, Stores
 from tests.harness.eventually import eventually
+from tests.harness.local_servers import free_ports
 from tests.harness.world import linked_log
-from tests.helm.chart import Rendered, minimal, pod_spec, render
-from tests.helm.local_cluster import LocalCluster, MissingReferenceError, Secrets
-from tests.helm.test_chart_executors import ON_A_CLAIM, executor_pod
+from tests.helm.chart import BASES, Rendered, changed, executor_pod, minimal, pod_spec, render
+from tests.helm.local_cluster import (
+    LocalCluster,
+    MissingReferenceError,
+    Secrets,
+    released,
+    values_of,
+)
 from tests.helm.test_chart_objects import Record
 
 pytestmark = pytest.mark.helm
@@ -36,67 +40,41 @@ class Deployed:
 
     rendered: Rendered
     cluster: LocalCluster
-    secrets: Secrets
-    database_url: str
-    s3: S3Endpoint
-    bucket: str
+    store: Store
     processes: dict[str, ChildProcess]
 
     def manifests(self) -> set[str]:
-        """Keys of the segments that are in the tier."""
-        found = self.s3.client().list_objects(self.bucket, recursive=True)
+        """Return the keys of the manifests in the tier."""
+        found = self.store.s3.client().list_objects(self.store.bucket, recursive=True)
         keys = {str(item.object_name) for item in found}
         return {key for key in keys if key.endswith(".manifest")}
 
 
 @pytest.fixture(scope="module")
-def deployed(
-    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, s3: S3Endpoint
-) -> Iterator[Deployed]:
+def deployed(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     directory = tmp_path_factory.mktemp("release")
-    name = f"helm-{uuid.uuid4().hex[:12]}"
-    s3.ensure_bucket(name)
-    database_url = postgres.create_database(name)
-    user, _, address = database_url.rpartition("@")
-    login, _, password = user.rpartition(":")
-    secrets = {
-        "sediment-database": {"url": f"{login}@{address}", "password": password},
-        "sediment-object-store": {"access-key": s3.access_key, "secret-key": s3.secret_key},
-    }
-    rendered = _rendered(s3, name, linked_log(directory))
-    cluster = LocalCluster(rendered, secrets, directory)
-    migration = cluster.run("Job", "sediment-migration")
-    assert migration.returncode == 0, migration.stderr
-    try:
-        processes = {pod: cluster.start(kind, f"sediment-{pod}") for kind, pod in PODS}
-        yield Deployed(rendered, cluster, secrets, database_url, s3, name, processes)
-    finally:
-        cluster.stop()
-        postgres.drop_database(name)
-        s3.remove_bucket(name)
-
-
-def _rendered(s3: S3Endpoint, bucket: str, log_on_the_node: Path) -> Rendered:
-    volume = {
-        "name": "data",
-        "mountPath": "/var/lib/kafka/data",
-        "source": {"hostPath": {"path": str(log_on_the_node), "type": "Directory"}},
-    }
-    store = {"endpoint": s3.endpoint, "region": s3.region, "secure": s3.secure, "bucket": bucket}
+    log = {"path": str(linked_log(directory)), "type": "Directory"}
+    volume = {"name": "data", "mountPath": "/var/lib/kafka/data", "source": {"hostPath": log}}
     rlm = {
         "enabled": True,
         "logDirs": ["/var/lib/kafka/data"],
         "logVolumes": [volume],
         "settings": {"RLM_REMOTE_LOG_MANAGER_TASK_INTERVAL_MS": 200},
     }
-    database = {"passwordKey": "password"}
     checks = {"reconcile": {"enabled": True}, "scrub": {"enabled": True}}
-    values = {"objectStore": store, "database": database, "rlm": rlm, "checks": checks}
-    return render(minimal(values))
+    values = {"database": {"passwordKey": "password"}, "rlm": rlm, "checks": checks}
+    with stores.new("helm", has_schema=False) as store:
+        user, _, address = store.database_url.rpartition("@")
+        login, _, password = user.rpartition(":")
+        secrets = {"sediment-database": {"url": f"{login}@{address}", "password": password}}
+        rendered = render(minimal(values, values_of(store)))
+        with released(rendered, store, directory, secrets) as cluster:
+            processes = {pod: cluster.start(kind, f"sediment-{pod}") for kind, pod in PODS}
+            yield Deployed(rendered, cluster, store, processes)
 
 
 def test_the_migration_job_makes_the_schema(deployed: Deployed, record_property: Record) -> None:
-    assert schema.current_revision(deployed.database_url) == schema_revision.known_revision()
+    assert schema.current_revision(deployed.store.database_url) == schema_revision.known_revision()
     record_property("process", "migration")
 
 
@@ -164,8 +142,14 @@ def test_a_driver_of_the_chart_sweeps_with_an_executor_of_the_chart(
         "spark.authenticate.secret": secret,
         "spark.deploy.appIdPattern": APPLICATION_ID,
     }
-    values = minimal({"sweeps": {**ON_A_CLAIM, "sparkConf": conf}})
-    rendered = with_executor_pod(render(values))
+    rendered = render(changed(BASES["work-on-a-claim"], {"sweeps": {"sparkConf": conf}}))
+    # In place of what Spark makes of the pod of executors.
+    job = {
+        "kind": "Job",
+        "metadata": {"name": "sediment-sweep-executor"},
+        "spec": {"template": executor_pod(rendered)},
+    }
+    rendered.objects.append(job)
     cluster = LocalCluster(rendered, {}, tmp_path)
     driver = cluster.execution("CronJob", "sediment-retention-sweep")
     services = deployed.cluster.execution("CronJob", "sediment-retention-sweep").argv
@@ -199,16 +183,6 @@ def test_a_driver_of_the_chart_sweeps_with_an_executor_of_the_chart(
     assert json.loads((tmp_path / "report.json").read_text())["outcome"] == "PLANNED"
     assert "Finished task" in log.read_text()
     record_property("process", "sweep-executor")
-
-
-def with_executor_pod(rendered: Rendered) -> Rendered:
-    """Return the release with a job in place of what Spark makes of the pod of executors."""
-    job = {
-        "kind": "Job",
-        "metadata": {"name": "sediment-sweep-executor"},
-        "spec": {"template": executor_pod(rendered)},
-    }
-    return Rendered([*rendered.objects, job], rendered.notes)
 
 
 def variables_of_spark(driver_url: str, secret: str) -> dict[str, str]:
@@ -251,10 +225,10 @@ def test_a_missing_secret_is_named(
 def test_rlmm_before_the_migration_lives_but_is_not_ready(
     deployed: Deployed, empty_database_url: str, tmp_path: Path
 ) -> None:
-    database = deployed.secrets["sediment-database"]
+    database = deployed.cluster.secrets["sediment-database"]
     server, _, _ = database["url"].rpartition("/")
     url = f"{server}/{empty_database_url.rpartition('/')[2]}"
-    secrets = {**deployed.secrets, "sediment-database": {**database, "url": url}}
+    secrets = {**deployed.cluster.secrets, "sediment-database": {**database, "url": url}}
     cluster = LocalCluster(deployed.rendered, secrets, tmp_path)
     process = cluster.start("Deployment", "sediment-rlmm")
     try:
@@ -270,7 +244,7 @@ def test_rlmm_before_the_migration_lives_but_is_not_ready(
 def test_a_pod_ends_within_its_grace_period(
     deployed: Deployed, kind: str, pod: str, tmp_path: Path
 ) -> None:
-    cluster = LocalCluster(deployed.rendered, deployed.secrets, tmp_path)
+    cluster = LocalCluster(deployed.rendered, deployed.cluster.secrets, tmp_path)
     name = f"sediment-{pod}"
     process = cluster.start(kind, name)
     eventually(lambda: cluster.passes(kind, name, "livenessProbe"), START_TIMEOUT_MS)

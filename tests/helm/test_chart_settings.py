@@ -5,8 +5,21 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from services.common.client_security import SecurityOptions
+from services.common.console_settings import ConsoleSettings
 from services.local.stack import PROCESS_VARIABLES
-from tests.helm.chart import CHART, Object, minimal, pod_spec, render, values_files
+from spark_jobs.checks.options import Inventory, parse_reconcile, parse_scrub
+from tests.helm.chart import (
+    BASES,
+    CHART,
+    Object,
+    Values,
+    changed,
+    minimal,
+    pod_spec,
+    render,
+    values_files,
+)
 from tools.chart_reference import NOT_OFFERED, SET_BY_THE_CHART, SETTINGS, readme, schema_text
 
 pytestmark = pytest.mark.helm
@@ -22,7 +35,7 @@ def test_every_variable_is_a_setting_of_its_service(file: str) -> None:
     rendered = render(FILES[file])
     for workload in rendered.of_kind("Deployment", "DaemonSet"):
         service = workload["metadata"]["labels"]["app.kubernetes.io/component"]
-        if service == "console":  # test_chart_console.py
+        if service == "console":  # test_the_console_accepts_its_settings_and_mounts_its_files
             continue
         known = {f"{service}_{name}".upper() for name in SETTINGS[service].model_fields}
         config = rendered.one("ConfigMap", workload["metadata"]["name"])["data"]
@@ -45,12 +58,40 @@ def test_chart_sets_exactly_the_declared_settings(service: str) -> None:
     assert found == {f"{service.upper()}_{setting}" for setting in SET_BY_THE_CHART[service]}
 
 
-def test_the_bucket_is_marked_as_the_releases_unless_a_deployment_id_is_given() -> None:
-    config = render(minimal()).one("ConfigMap", "sediment-rsm")
-    assert config["data"]["RSM_DEPLOYMENT_ID"] == f"{config['metadata']['namespace']}.sediment"
-    given = render(minimal({"objectStore": {"deploymentId": "pVk2bWJ5TTaQ8Zp3kq0aLg"}}))
-    data = given.one("ConfigMap", "sediment-rsm")["data"]
-    assert data["RSM_DEPLOYMENT_ID"] == "pVk2bWJ5TTaQ8Zp3kq0aLg"
+def test_the_console_accepts_its_settings_and_mounts_its_files() -> None:
+    console = {"enabled": True, "rlmAddresses": ["broker-0:50051", "broker-1:50051"]}
+    found = render(changed(FILES["cert-manager"], {"console": console}))
+    (container,) = pod_spec(found.one("Deployment", "sediment-console"))["containers"]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    own = {n.lower(): value for n, value in variables.items() if n.startswith("CONSOLE_")}
+    values = {name.removeprefix("console_"): value for name, value in own.items()}
+    settings = ConsoleSettings.model_validate(values)
+    assert settings.has_tls
+    assert settings.rlm_addresses == "broker-0:50051,broker-1:50051"
+    assert settings.rlmm_address == "sediment-rlmm.tier.svc:50051"
+    assert SecurityOptions.from_environment(variables).is_chosen
+    mounts = tuple(f"{mount['mountPath']}/" for mount in container["volumeMounts"])
+    files = [value for name, value in variables.items() if name.endswith("_FILE")]
+    assert len(files) == 7
+    assert all(file.startswith(mounts) for file in files)
+
+
+def _options_of_spark(values: Values, name: str) -> list[str]:
+    """Return the options of a check on Spark."""
+    rendered = render(changed(values, {"checks": {"engine": "spark"}}))
+    options: list[str] = pod_spec(rendered.one("CronJob", name))["containers"][0]["args"]
+    return options
+
+
+def test_the_options_of_checks_on_spark_are_those_of_its_jobs() -> None:
+    reconcile = parse_reconcile(_options_of_spark(FILES["full"], "kafka-tier-reconcile"))
+    assert (reconcile.delete, reconcile.grace_ms) == (True, 172_800_000)
+    assert reconcile.locations == (0, 2)
+    scrub = parse_scrub(_options_of_spark(FILES["full"], "kafka-tier-scrub"))
+    assert (scrub.bytes_per_s, scrub.part, scrub.parts) == (104_857_600, 2, 4)
+    parsed = parse_reconcile(_options_of_spark(BASES["inventory"], "sediment-reconcile"))
+    bucket = render(BASES["inventory"]).one("ConfigMap", "sediment-rsm")["data"]["RSM_BUCKET"]
+    assert parsed.inventory == Inventory("s3a://inventories/today.parquet", bucket)
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -1,14 +1,11 @@
 """What the chart makes of `trial: true`: a release that brings its own database and store."""
 
-from typing import Any
-
 import pytest
-import yaml
 
 from services.local.stack import BUCKET, DATABASE, LOGIN
 from services.local.trial import POSTGRES_PORT, STORE_PORT
 from tests.cluster.guide import blocks
-from tests.helm.chart import ChartRefusedError, Rendered, lint, minimal, pod_spec, render
+from tests.helm.chart import Rendered, pod_spec, render
 
 pytestmark = pytest.mark.helm
 
@@ -19,10 +16,6 @@ TRIAL = {"trial": True}
 @pytest.fixture(scope="module")
 def rendered() -> Rendered:
     return render(TRIAL)
-
-
-def test_nothing_else_has_to_be_given() -> None:
-    assert lint(TRIAL) == []
 
 
 def test_the_services_use_the_servers_of_the_trial(rendered: Rendered) -> None:
@@ -67,31 +60,3 @@ def test_every_pod_has_the_image_that_the_guide_builds(rendered: Rendered) -> No
     workloads = rendered.of_kind("Deployment", "CronJob")
     (image,) = {pod_spec(workload)["containers"][0]["image"] for workload in workloads}
     assert image in blocks("To try it", "sh")[0].split()
-
-
-def test_the_migration_is_the_pods_own(rendered: Rendered) -> None:
-    assert rendered.of_kind("Job") == []
-
-
-def test_the_notes_warn(rendered: Rendered) -> None:
-    assert "WARNING: this is a trial, not for production." in rendered.notes
-
-
-def test_without_it_nothing_of_a_trial_is_there() -> None:
-    text = yaml.safe_dump(render(minimal()).objects)
-    assert "trial" not in text
-
-
-@pytest.mark.parametrize(
-    ("path", "values"),
-    [
-        ("database.existingSecret", {"database": {"existingSecret": "mine"}}),
-        ("database.ownerSecret", {"database": {"ownerSecret": "mine"}}),
-        ("objectStore.bucket", {"objectStore": {"bucket": "mine"}}),
-        ("objectStore.endpoint", {"objectStore": {"endpoint": "mine:9000"}}),
-        ("objectStore.existingSecret", {"objectStore": {"existingSecret": "mine"}}),
-    ],
-)
-def test_a_database_or_a_store_of_ones_own_is_refused(path: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ChartRefusedError, match=f"trial is true and {path} is mine"):
-        render({**TRIAL, **values})

@@ -4,14 +4,12 @@ Every test under this folder bears the marker `kafka`.
 """
 
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
 from demos.kafka_broker import KafkaBroker
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
 from tests.data.kafka_log_content import ROUNDS, TOPICS, produce_round
+from tests.harness.databases import Stores
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster
 from tests.harness.world import running_world
@@ -38,21 +36,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def tier(
-    broker: KafkaBroker,
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
+    broker: KafkaBroker, stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TieredBroker]:
     """The running broker with an RSM and an RLMM of its own."""
-    store = f"kafka-{uuid4()}"
-    s3.ensure_bucket(store)
-    url = postgres.create_database(store, template=migrated_database)
     directory = tmp_path_factory.mktemp("services")
     with (
-        running_world(directory, url, s3, store, broker.log_dir) as world,
+        stores.new("kafka") as store,
+        running_world(directory, *store, broker.log_dir) as world,
         tiered(broker, world) as made,
     ):
         yield made
-    postgres.drop_database(store)
-    s3.remove_bucket(store)

@@ -13,7 +13,8 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
-from services.records.batches import Marker, control_marker, walk_batches
+from services.records.batches import walk_batches
+from services.records.decode import Marker, control_marker
 from tests.harness.committed_reads import BytesWindow
 from tests.harness.kafka_client import Record
 

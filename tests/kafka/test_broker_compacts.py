@@ -12,9 +12,9 @@ from services.cli.fetch import records as fetched_from
 from services.common.retry import Backoff
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import NoPolicy
-from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_log.checkpoints import read_offset_checkpoint
+from services.rlm.kafka_log.log_dir import read_cluster_id
 from services.rlm.kafka_log.partition_dir import list_segments
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.roles.partition_roles import PartitionSource
@@ -84,7 +84,7 @@ def test_a_compacted_topic_is_not_copied_before_it_is_compacted_no_more(
     (found,) = rlm.describe_partitions([topic.name]).partitions
     (problem,) = found.problems
     assert problem.kind is ProblemKind.TOPIC_COMPACTED
-    assert problem.held_segments == len(rolled(folder)) > 0
+    assert problem.blocked_segments == len(rolled(folder)) > 0
     assert f"topic {topic.name} has cleanup.policy={policy}, and compacted" in problem.message
 
     tier.cluster.configure(topic.name, cleanup_policy="delete")

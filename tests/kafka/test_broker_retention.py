@@ -157,9 +157,7 @@ def test_unrolled_records_deleted_by_time_are_reported_lost(
 ) -> None:
     """A broker rolls by time only when somebody writes, and what it never rolled nobody copies."""
     topic = Topic("gone-idle", 1, 8192)
-    name, folder = tier.create(topic)
-    produce_segments(tier.cluster, topic)
-    tier.ship(topic)
+    name, folder = tier.create_shipped(topic)
     never_rolled = list_segments(folder)[-1].base_offset
     end = tier.cluster.offsets(name.topic, name.partition).log_end_offset
     assert never_rolled < end
@@ -173,9 +171,7 @@ def test_unrolled_records_deleted_by_time_are_reported_lost(
 
 def test_retention_by_size_keeps_unrolled_records(tier: TieredBroker) -> None:
     topic = Topic("gone-idle-by-size", 1, 8192)
-    name, folder = tier.create(topic)
-    produce_segments(tier.cluster, topic)
-    tier.ship(topic)
+    name, folder = tier.create_shipped(topic)
     records = consumed(tier.cluster, name)
     never_rolled = list_segments(folder)[-1].base_offset
     tier.cluster.configure(topic.name, retention_bytes="1")
@@ -188,9 +184,7 @@ def test_segments_deleted_before_shipping_are_a_gap_for_readers(
     tier: TieredBroker,
 ) -> None:
     topic = Topic("lost-in-the-middle", 1, 8192)
-    name, folder = tier.create(topic)
-    produce_segments(tier.cluster, topic)
-    tier.ship(topic)
+    name, folder = tier.create_shipped(topic)
     (*_, (_, last_shipped)) = shipped = ranges_on_disk(folder)
     produce_segments(tier.cluster, topic)
     records = consumed(tier.cluster, name)

@@ -17,7 +17,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from tests.data.kafka_log_content import AUDIT, PAYMENTS
 from tests.harness.broker_answers import broker_answers
 from tests.harness.doors import serving_consumers
-from tests.harness.jars import ensure_kafka_jars
+from tests.harness.jars import ensure_kafka_jars, ensure_tools_jars
 from tests.harness.kafka_client import Cluster, headers_of
 from tests.harness.served import served_rlm
 from tests.kafka.tiered_broker import TieredBroker
@@ -142,6 +142,28 @@ def test_the_java_example_reads_the_same(
     command = [find_java(), "-Xmx256m", "-cp", f"{ensure_kafka_jars()}/*"]
     example = [*command, str(EXAMPLES / "Read.java")]
     reads_committed_records(example, tier, listener, names)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "error"),
+    [("classic", "GroupAuthorizationException"), ("consumer", "UnsupportedVersionException")],
+)
+def test_the_console_consumer_with_a_group_stops_and_says_why(
+    listener: str, protocol: str, error: str
+) -> None:
+    command = [find_java(), "-Xmx256m", "-cp", f"{ensure_tools_jars()}/*:{ensure_kafka_jars()}/*"]
+    command += ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", PAYMENTS.name]
+    command += ["--bootstrap-server", listener, "--group", "group-1"]
+    command += ["--command-property", f"group.protocol={protocol}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    # It ends with 0 all the same.
+    assert error in done.stderr + done.stdout
+
+
+def test_kcat_with_a_group_stops_and_says_why(listener: str) -> None:
+    done = kcat(listener, "-G", "group-1", PAYMENTS.name)
+    assert done.returncode != 0
+    assert b"Group authorization failed" in done.stderr
 
 
 @pytest.mark.long  # It downloads modules, and compiles them.

@@ -53,7 +53,7 @@ def tiered(
             mine = [
                 p for p in found if (p["topic"], p["partition"]) == (name.topic, name.partition)
             ]
-            return [(p["pending_segments"], p["remote_segments"] > 1) for p in mine] == [(0, True)]
+            return [(p["lag_segments"], p["remote_segments"] > 1) for p in mine] == [(0, True)]
 
         eventually(is_shipped, deadline_ms=60_000)
         unlink_segments(find_partitions([links]).partitions[name].path, NO_END)

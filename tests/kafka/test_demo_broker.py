@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.demos import Shown, assert_cleans_up, show
-from tests.harness.jars import ensure_kafka_jars, pinned_kafka_version
+from tests.harness.demos import BrokerDemoContract, Shown, assert_cleans_up, show
+from tests.harness.jars import ensure_kafka_jars
 
 # `.ci/run` runs the demo itself.
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(900)]
@@ -21,18 +21,8 @@ def shown(server_directory: Path) -> Shown:
     return show(command(), server_directory / "demo-broker")
 
 
-def test_all_that_the_show_is_to_prove_holds(shown: Shown) -> None:
-    assert [name for name, holds in shown.report["checks"].items() if not holds] == []
-    assert len(shown.report["checks"]) == 7
-    assert shown.exit_code == 0, shown.errors
-    assert shown.report["kafka_version"] == pinned_kafka_version()
-
-
-def test_most_segments_leave_the_disk_and_the_youngest_stay(shown: Shown) -> None:
-    on_disk = [segment["on_disk"] for segment in shown.report["segments"]]
-    assert on_disk == sorted(on_disk)
-    assert shown.report["left_the_disk"] >= 8
-    assert all(segment["in_tier"] for segment in shown.report["segments"][:-1])
+class TestDemo(BrokerDemoContract):
+    left_at_least = 8
 
 
 def test_every_record_is_read_back_before_and_after_a_kill_of_rlm(shown: Shown) -> None:
@@ -47,10 +37,6 @@ def test_the_last_line_says_it_in_short(shown: Shown) -> None:
     line = shown.errors.splitlines()[-1]
     assert line.startswith(f"{shown.report['records']:,} records, all equal in 2 readings; ")
     assert "RLM killed 1 x, the broker restarted 1 x" in line
-
-
-def test_nothing_is_left_behind(shown: Shown) -> None:
-    assert shown.left_over == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

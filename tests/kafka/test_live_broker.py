@@ -126,9 +126,7 @@ def test_shipping_and_reading_change_nothing_on_the_brokers_disk(
 
 def test_the_broker_takes_and_serves_records_after_its_log_was_shipped(tier: TieredBroker) -> None:
     topic = Topic("still-alive", 1, 8192)
-    name, _ = tier.create(topic)
-    produce_segments(tier.cluster, topic)
-    tier.ship(topic)
+    name, _ = tier.create_shipped(topic)
     before = consumed(tier.cluster, name)
     produce_segments(tier.cluster, topic)
     after = consumed(tier.cluster, name)

@@ -1,4 +1,4 @@
-"""An open transaction holds back what is behind its first offset, and RLM sees it as Kafka does."""
+"""An open transaction delays what is behind its first offset, and RLM sees it as Kafka does."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

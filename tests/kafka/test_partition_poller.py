@@ -2,11 +2,9 @@
 other tests have their own topics in the same tier."""
 
 import socket
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
@@ -23,14 +21,13 @@ from services.rlm.kafka_admin.cluster_view import (
     ClusterAdmin,
     ClusterUnreachableError,
     ClusterView,
-    LogOffsets,
     NoPolicy,
     NoTopic,
-    PolicyView,
     TopicView,
 )
-from services.rlm.kafka_admin.deleted_topics import MIN_POLLS, read_cluster_id
+from services.rlm.kafka_admin.deleted_topics import MIN_POLLS
 from services.rlm.kafka_admin.poller import PolledCluster
+from services.rlm.kafka_log.log_dir import read_cluster_id
 from services.rlm.kafka_log.partition_dir import read_lineage
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import Leadership
@@ -39,6 +36,7 @@ from tests.data.kafka_log_content import TOPICS
 from tests.harness.eventually import Background, eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, NOW, Cluster, Record, Topic, send_batch
+from tests.harness.wrapper import Wrapper
 from tests.kafka.tiered_broker import TieredBroker, produce_segments
 
 pytestmark = pytest.mark.kafka
@@ -48,27 +46,8 @@ CONFIRM_S = 0.5
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 
 
-@dataclass
-class Exchangeable:
-    """An admin API of which the test says which one it is."""
-
-    admin: ClusterAdmin
-
-    def view(self, topics: Collection[str]) -> ClusterView:
-        return self.admin.view(topics)
-
-    def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
-        return self.admin.cleanup_policies(topics)
-
-    def stable_offsets(
-        self, leader: int, epochs: Mapping[TopicIdPartition, int]
-    ) -> Mapping[TopicIdPartition, int]:
-        return self.admin.stable_offsets(leader, epochs)
-
-    def log_offsets(
-        self, leader: int, epochs: Mapping[TopicIdPartition, int]
-    ) -> Mapping[TopicIdPartition, LogOffsets]:
-        return self.admin.log_offsets(leader, epochs)
+class Exchangeable(Wrapper[ClusterAdmin]):
+    """An admin API that a test exchanges for another."""
 
 
 @pytest.fixture
@@ -81,7 +60,7 @@ def rlm(tier: TieredBroker, admin: Exchangeable) -> Any:
     return polling(tier, admin)
 
 
-def polling(tier: TieredBroker, admin: ClusterAdmin, confirm_s: float = CONFIRM_S) -> Any:
+def polling(tier: TieredBroker, admin: Any, confirm_s: float = CONFIRM_S) -> Any:
     log_dirs = tier.broker.log_dirs
     return BrokerRemoteLogManager(
         log_dirs,
@@ -107,10 +86,20 @@ def led_as_its_log_tells(folder: Path) -> Leadership:
 
 
 def delete_states(
-    tier: TieredBroker, topic: Topic
+    tier: TieredBroker, topic: str
 ) -> dict[TopicIdPartition, RemotePartitionDeleteState | None]:
-    found = all_partitions(tier.rlmm, topic=topic.name)
+    found = all_partitions(tier.rlmm, topic=topic)
     return {summary.topic_id_partition: summary.delete_state for summary in found}
+
+
+def wait_until_marked(tier: TieredBroker, rlm: Any, name: TopicIdPartition) -> None:
+    """Poll until the partition, and no other of its topic's name, is marked."""
+
+    def is_marked() -> bool:
+        poll(rlm)
+        return delete_states(tier, name.topic) == {name: MARKED}
+
+    eventually(is_marked)
 
 
 def delete(tier: TieredBroker, topic: Topic) -> None:
@@ -167,7 +156,7 @@ def test_a_broker_that_cannot_be_reached_changes_nothing(
     poll(rlm)
     before = led(rlm)
     with socket.create_server((LOOPBACK, 0)) as silent:
-        admin.admin = KafkaAdmin([f"{LOOPBACK}:{silent.getsockname()[1]}"], timeout_s=0.5)
+        admin.real = KafkaAdmin([f"{LOOPBACK}:{silent.getsockname()[1]}"], timeout_s=0.5)
         with pytest.raises(ClusterUnreachableError):
             admin.view(["clicks"])
         poll(rlm)
@@ -178,43 +167,27 @@ def test_a_topic_that_is_deleted_and_made_again_is_marked_and_the_new_one_led(
     tier: TieredBroker, rlm: Any
 ) -> None:
     topic = Topic("made-again", 1, 8192)
-    old, _ = tier.create(topic)
-    produce_segments(tier.cluster, topic)
-    tier.ship(topic)
+    old, _ = tier.create_shipped(topic)
     poll(rlm)
     delete(tier, topic)
-
-    def is_marked() -> bool:
-        poll(rlm)
-        return delete_states(tier, topic) == {old: MARKED}
-
-    eventually(is_marked)
+    wait_until_marked(tier, rlm, old)
     assert old not in led(rlm)
-    new, folder = tier.create(topic)
-    produce_segments(tier.cluster, topic)
-    tier.ship(topic)
+    new, folder = tier.create_shipped(topic)
     poll(rlm)
     assert led(rlm)[new] == led_as_its_log_tells(folder)
-    assert delete_states(tier, topic) == {old: MARKED, new: None}
+    assert delete_states(tier, topic.name) == {old: MARKED, new: None}
 
 
 def test_the_old_one_is_marked_too_when_the_name_was_given_again_at_once(
     tier: TieredBroker, rlm: Any
 ) -> None:
     topic = Topic("made-again-at-once", 1, 8192)
-    old, _ = tier.create(topic)
-    produce_segments(tier.cluster, topic)
-    tier.ship(topic)
+    old, _ = tier.create_shipped(topic)
     poll(rlm)
     delete(tier, topic)
     eventually(lambda: not tier.partitions(topic))
     new, _ = tier.create(topic)
-
-    def is_marked() -> bool:
-        poll(rlm)
-        return delete_states(tier, topic) == {old: MARKED}
-
-    eventually(is_marked)
+    wait_until_marked(tier, rlm, old)
     assert (new in led(rlm), old in led(rlm)) == (True, False)
 
 
@@ -242,16 +215,11 @@ def test_restart_within_the_confirmation_time_marks_only_deleted_topics(
     eventually(lambda: not tier.partitions(deleted))
     for _ in range(MIN_POLLS):
         poll(rlm)
-    assert delete_states(tier, deleted) == {gone: None}
+    assert delete_states(tier, deleted.name) == {gone: None}
     restarted = polling(tier, admin)
-
-    def is_marked() -> bool:
-        poll(restarted)
-        return delete_states(tier, deleted) == {gone: MARKED}
-
-    eventually(is_marked)
-    assert delete_states(tier, stays) == {kept: None}
-    assert delete_states(tier, foreign) == {theirs: None, nobodys: None}
+    wait_until_marked(tier, restarted, gone)
+    assert delete_states(tier, stays.name) == {kept: None}
+    assert delete_states(tier, foreign.name) == {theirs: None, nobodys: None}
 
 
 def test_user_without_describe_cannot_see_that_a_topic_is_missing(tmp_path: Path) -> None:
@@ -266,7 +234,8 @@ def test_user_without_describe_cannot_see_that_a_topic_is_missing(tmp_path: Path
         cluster = Cluster(broker.bootstrap_servers)
         cluster.create(hidden, seen)
         # Who has DESCRIBE alone may not know how a topic is configured.
-        acls = [hides("hidden"), hides("no-topic"), describe("seen", AclPermissionType.ALLOW)]
+        hidden_ones = [describe(topic, AclPermissionType.DENY) for topic in ("hidden", "no-topic")]
+        acls = [*hidden_ones, describe("seen", AclPermissionType.ALLOW)]
         for created in cluster.admin.create_acls(acls).values():
             created.result(CLIENT_TIMEOUT_S)
         admin = KafkaAdmin([broker.bootstrap_servers], CLIENT_TIMEOUT_S)
@@ -322,7 +291,9 @@ def test_a_broker_that_is_asked_all_the_while_is_found_whenever_it_is_there(tmp_
     with kafka_broker(tmp_path, {"auto.create.topics.enable": "true"}) as broker:
         Cluster(broker.bootstrap_servers).create(topic)
         admin = KafkaAdmin([broker.bootstrap_servers], CLIENT_TIMEOUT_S)
-        (before,) = eventually(lambda: [v for v in [admin.view(["seen"])] if led_by_one(v)])
+        (before,) = eventually(
+            lambda: [v for v in [admin.view(["seen"])] if seen(v).partitions[0].leader == 1]
+        )
         with Polls(admin, "seen", "not-there") as polls:
             assert polls.answered()
             for end in (broker.stop, broker.kill):
@@ -335,7 +306,7 @@ def test_a_broker_that_is_asked_all_the_while_is_found_whenever_it_is_there(tmp_
     assert [view.topics["not-there"] for view in polls.views] == [NoTopic.UNKNOWN] * len(
         polls.views
     )
-    assert {id_of(view) for view in polls.views} == {id_of(before)}
+    assert {seen(view).topic_id for view in polls.views} == {seen(before).topic_id}
     assert leader_epochs(polls.views[-1]) > leader_epochs(before)
     assert "not-there" not in topics.topics
 
@@ -346,29 +317,11 @@ def seen(view: ClusterView) -> TopicView:
     return found
 
 
-def led_by_one(view: ClusterView) -> bool:
-    return seen(view).partitions[0].leader == 1
-
-
-def id_of(view: ClusterView) -> UUID:
-    return seen(view).topic_id
-
-
 def leader_epochs(view: ClusterView) -> list[int]:
     return [partition.leader_epoch or 0 for partition in seen(view).partitions.values()]
 
 
-def hides(topic: str) -> AclBinding:
-    return describe(topic, AclPermissionType.DENY)
-
-
 def describe(topic: str, permission: AclPermissionType) -> AclBinding:
-    return AclBinding(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        AclOperation.DESCRIBE,
-        permission,
-    )
+    literal, operation = ResourcePatternType.LITERAL, AclOperation.DESCRIBE
+    user = "User:ANONYMOUS"
+    return AclBinding(ResourceType.TOPIC, topic, literal, user, "*", operation, permission)

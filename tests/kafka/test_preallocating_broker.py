@@ -14,7 +14,7 @@ from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster, Topic
 from tests.harness.retained_log import AT_ONCE, take_turns
-from tests.harness.ship_stack import Stack, description, running_stack
+from tests.harness.ship_stack import Stack, description
 from tests.kafka.records import consumed, fetched
 from tests.kafka.tiered_broker import IMPATIENT, produce_segments
 
@@ -24,12 +24,6 @@ TRIMMED = Topic("trimmed", 1, 16_384, {"preallocate": "false"})
 PREALLOCATED = Topic("preallocated", 1, 16_384)
 RECORDS = 25
 """Six to a segment, so that the active one has one, and is filled with zeros to 16 KiB."""
-
-
-@pytest.fixture
-def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(database_url, tmp_path / "objects") as made:
-        yield made
 
 
 @pytest.fixture
@@ -74,7 +68,7 @@ def test_retention_by_size_deletes_what_it_deletes_without_preallocation(
     assert sizes == [sum(actual)] * 2
     limit_bytes = sum(actual[1:]) - actual[1] // 2
     for name in (trimmed, preallocated):
-        stack.rlmm.put_topic_config(name.topic_id, {"retention.bytes": str(limit_bytes)})
+        stack.rlmm.put_topic_config(name.topic_id, {"retention.bytes": str(limit_bytes)}, now=True)
     take_turns(rlm, rounds=3)
     starts = [description(rlm, name.topic).log_start_offset for name in (trimmed, preallocated)]
     assert starts == [list_segments(folders[0])[1].base_offset] * 2

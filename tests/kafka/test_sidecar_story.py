@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from uuid import uuid4
 
 import pytest
 
@@ -17,8 +16,7 @@ from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import all_events, all_partitions
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
+from tests.harness.databases import Store
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Topic
@@ -86,28 +84,14 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def sidecar(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-) -> Iterator[Sidecar]:
-    store = f"sidecar-{uuid4()}"
-    s3.ensure_bucket(store)
-    url = postgres.create_database(store, template=migrated_database)
+def sidecar(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
     directory = tmp_path_factory.mktemp("sidecar")
-    broker = kafka_broker(directory / "kafka", BROKER_SETTINGS)
-    with ExitStack() as cleanup:
-        cleanup.callback(broker.kill)
-        broker.start()
-        world = cleanup.enter_context(
-            running_world(directory / "services", url, s3, store, broker.log_dir)
-        )
-        yield cleanup.enter_context(
-            running_sidecar(broker, world, directory / "rlm", broker.log_dirs)
-        )
-    postgres.drop_database(store)
-    s3.remove_bucket(store)
+    with (
+        kafka_broker(directory / "kafka", BROKER_SETTINGS) as broker,
+        running_world(directory / "services", *store, broker.log_dir) as world,
+        running_sidecar(broker, world, directory / "rlm", broker.log_dirs) as made,
+    ):
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +167,7 @@ def wait_until_all_is_tiered(sidecar: Sidecar, name: TopicIdPartition) -> None:
 
     def is_tiered() -> None:
         seen = sidecar.describe(name)
-        assert seen.pending_segments == 0, seen
+        assert seen.lag_segments == 0, seen
         assert seen.last_stable_offset == seen.log_end_offset, seen
         assert {row.state for row in sidecar.rows(name)} == {FINISHED}
 
@@ -329,7 +313,7 @@ def test_nothing_is_left_in_the_logs_that_is_not_in_the_tier(story: Story) -> No
 
 def test_reconcile_finds_nothing(story: Story) -> None:
     world = story.sidecar.world
-    done = world.sediment("reconcile", "--grace-ms", "0", "--rsm", world.rsm.address, "-o", "json")
+    done = world.sediment("reconcile", "--grace", "0", "--rsm", world.rsm.address, "-o", "json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert set(report["anomalies"].values()) == {0}, report

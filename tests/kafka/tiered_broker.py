@@ -59,6 +59,13 @@ class TieredBroker:
         eventually(lambda: read_side_file(folder / LEADER_EPOCH_CHECKPOINT))
         return name, folder
 
+    def create_shipped(self, topic: Topic) -> tuple[TopicIdPartition, Path]:
+        """Make a topic of one partition, as `create`, and ship a few segments of it."""
+        name, folder = self.create(topic)
+        produce_segments(self.cluster, topic)
+        self.ship(topic)
+        return name, folder
+
     def partitions(self, *topics: Topic) -> dict[TopicIdPartition, Path]:
         """The folders of these topics' partitions."""
         names = {topic.name for topic in topics}

@@ -20,16 +20,7 @@ from tests.contract.remote_storage_manager_contract import Files, a_segment, som
 from tests.contract.rsm_over_s3 import PART, everything_in, settings_for
 from tests.harness.eventually import eventually
 from tests.harness.minio import MinioServer
-
-
-@pytest.fixture
-def settings(s3: S3Endpoint) -> RsmSettings:
-    return settings_for(s3)
-
-
-@pytest.fixture
-def backend(settings: RsmSettings) -> StorageBackend:
-    return build_backend(settings)
+from tests.harness.stores import keys_in
 
 
 @pytest.fixture
@@ -101,7 +92,7 @@ def test_after_a_restart_the_delete_of_a_copy_that_never_finished_misses_its_upl
     with closing(build_manager(settings)) as rsm:
         rsm.delete_log_segment_data(metadata)
         assert list(all_multipart_uploads(rsm.objects)) == []
-    assert list(backend.list_keys(settings.prefix)) == []
+    assert list(keys_in(backend, settings.prefix)) == []
     assert list(backend.list_uploads(upload.key)) == [upload]
 
 

@@ -10,6 +10,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
@@ -45,7 +46,9 @@ public final class RollingCalls {
 
     public static void main(String[] arguments) throws Exception {
         SedimentRemoteStorageManager rsm = new SedimentRemoteStorageManager();
-        rsm.configure(settings(arguments[0]));
+        Map<String, Object> settings = new HashMap<>(settings(arguments[0]));
+        settings.put("rlmm.endpoint", arguments[1]);
+        rsm.configure(settings);
         SedimentRemoteLogMetadataManager rlmm = new SedimentRemoteLogMetadataManager();
         rlmm.configure(settings(arguments[1]));
         byte[] log = new byte[LOG_BYTES];

@@ -75,7 +75,8 @@ def run_acceptance(broker_properties: Mapping[str, str], directory: Path) -> lis
         )
     assert done.returncode == 0, f"mvn failed:\n{log.read_text()[-_TAIL_CHARACTERS:]}"
     reports = sorted((directory / "output" / "surefire-reports").glob("TEST-*.xml"))
-    return [case for report in reports for case in _cases(report)]
+    elements = (each for report in reports for each in ElementTree.parse(report).iter("testcase"))
+    return [_case(each) for each in elements]
 
 
 def own_methods() -> set[str]:
@@ -90,10 +91,6 @@ def own_methods() -> set[str]:
 def shown(cases: Sequence[Case]) -> str:
     """The cases for a person, cut to what can be read."""
     return "\n".join(str(case)[:_TAIL_CHARACTERS] for case in cases)
-
-
-def _cases(report: Path) -> list[Case]:
-    return [_case(element) for element in ElementTree.parse(report).iter("testcase")]
 
 
 def _case(element: ElementTree.Element) -> Case:

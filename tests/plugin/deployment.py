@@ -1,24 +1,26 @@
 """A broker that tiers through the plugin, the services behind it, and how a test looks at them."""
 
-import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.request import urlopen
 from uuid import uuid4
 
-from demos.kafka_broker import KafkaBroker
+from demos.kafka_broker import KafkaBroker, plugin_settings
 from services.api.ids import TopicIdPartition
+from services.api.offset_queries import SpecialTime
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.stack import ServiceProcess
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from tests.harness.broker_answers import NotLeaderError, Question, list_offset
+from tests.harness.broker_answers import NotLeaderError, broker_answers
 from tests.harness.eventually import eventually, eventually_holds
-from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.kafka_client import Cluster, Topic
 from tests.harness.world import World
-from tests.plugin.tiered_partition import TieredPartition
+from tests.plugin.tiered_partition import DEADLINE_MS, TieredPartition
 
 IMPATIENT = {
     "log.retention.check.interval.ms": "200",
@@ -32,8 +34,6 @@ long as ever, though one that was killed is let in again only when its last sess
 a machine that others use, a broker that stands still for a second must not lose its partitions."""
 
 TIERED = {"remote.storage.enable": "true"}
-
-DEADLINE_MS = 120_000
 
 
 @dataclass(frozen=True)
@@ -90,33 +90,16 @@ class Partition(TieredPartition):
     name: TopicIdPartition
     folder: Path
 
-    @property
-    def world(self) -> World:
-        return self.deployment.world
-
     # --- the broker ---------------------------------------------------------------------------
 
-    def produce(self, records: int = 10, value_bytes: int = 3000) -> list[bytes]:
-        """Write records of now, a batch each, by default two to a segment; answer the values that
-        the broker acknowledged."""
-        values = [os.urandom(value_bytes) for _ in range(records)]
-        with self.deployment.cluster.idempotent("none") as producer:
-            for value in values:
-                record = Record(b"key", value, NOW)
-                send_batch(producer, self.topic, self.name.partition, [record])
-        return values
-
-    def configure(self, **config: str) -> None:
-        """Set configs of the topic; underscores stand for dots."""
-        self.deployment.cluster.configure(self.name.topic, **config)
-
-    def listed(self, question: Question) -> int:
+    def listed(self, time: SpecialTime) -> int:
         """Asked again while the broker does not know yet, or has forgotten, that it leads."""
         address = self.deployment.broker.bootstrap_servers
 
         def answered() -> list[int]:
             try:
-                return [list_offset(address, self.name.topic, self.name.partition, question)]
+                with broker_answers(address) as broker:
+                    return [broker.offsets(self.name, [time])[0][1]]
             except NotLeaderError:
                 return []
 
@@ -150,24 +133,14 @@ class Partition(TieredPartition):
         of the topic."""
         self.wait_until_logged("Found the highest copiedRemoteOffset")
 
-    def wait_until_stable(self) -> None:
-        """Wait until all transactions have ended in the log; their producers know before."""
-
-        def is_stable() -> bool:
-            found = self.deployment.cluster.offsets(self.name.topic, self.name.partition)
-            return found.last_stable_offset == found.log_end_offset
-
-        eventually(is_stable, DEADLINE_MS)
-
     def wait_until_tiered(self) -> list[RemoteLogSegmentMetadata]:
-        """Wait until the tier has every offset below the active segment; answer its segments."""
-
         def all_is_there() -> None:
             active = self.local_segments()[-1].base_offset
             ends = [row.end_offset for row in self.finished()]
             assert max(ends, default=-1) == active - 1, f"{self}: {ends}, active from {active}"
 
         eventually_holds(all_is_there, DEADLINE_MS)
+        self.keep_nothing()
         return self.finished()
 
     def wait_until_only_active_is_local(self) -> None:
@@ -175,9 +148,19 @@ class Partition(TieredPartition):
 
         def rolled_are_gone() -> None:
             assert self.rolled() == [], self
-            assert self.listed(Question.EARLIEST_LOCAL) == self.local_start(), self
+            assert self.listed(SpecialTime.EARLIEST_LOCAL) == self.local_start(), self
 
         eventually_holds(rolled_are_gone, DEADLINE_MS)
+
+    def wait_until_read_from_memory(self, values: list[bytes]) -> None:
+        """Wait until a read of these values needs no look-up in RLMM."""
+
+        def needs_none() -> bool:
+            before = self.deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata")
+            assert self.values() == values
+            return self.deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata") == before
+
+        eventually(needs_none, DEADLINE_MS)
 
     # --- what always holds --------------------------------------------------------------------
 
@@ -187,11 +170,33 @@ class Partition(TieredPartition):
         The disk is read first, for what leaves it between the two readings is no fault.
         """
         local_start = self.local_start()
-        covered = self.listed(Question.EARLIEST)
+        covered = self.listed(SpecialTime.EARLIEST)
         for row in self.finished():
             if row.start_offset <= covered:
                 covered = max(covered, row.end_offset + 1)
         assert covered >= local_start, f"{self}: a gap from {covered} to {local_start}"
+
+
+@contextmanager
+def tiering_broker(
+    jar: Path,
+    world: World,
+    directory: Path,
+    *,
+    rsm: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    version: str | None = None,
+) -> Iterator[Deployment]:
+    """Run a broker that tiers through the plugin.
+
+    Args:
+        rsm: the endpoint of RSM, if the broker does not call the world's.
+        settings: further ones.
+    """
+    own = plugin_settings(jar, rsm or world.rsm.address, world.rlmm.address)
+    given = {**IMPATIENT, **own, **(settings or {})}
+    with kafka_broker(directory, given, version=version) as broker:
+        yield Deployment(broker, world)
 
 
 def served_calls(service: ServiceProcess, method: str) -> int:

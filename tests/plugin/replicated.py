@@ -1,23 +1,21 @@
 """Three brokers that tier through the plugin, and how a test looks at their partitions."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from services.api.ids import TopicIdPartition
+from services.api.offset_queries import SpecialTime
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from tests.harness.broker_answers import Question
 from tests.harness.eventually import eventually, eventually_holds
-from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
+from tests.harness.kafka_client import Cluster, Topic
 from tests.harness.kafka_cluster import Assignments, ClusterAdmin, KafkaCluster
 from tests.harness.world import World
-from tests.kafka.records import SeenRecord, consumed
-from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, TIERED
-from tests.plugin.tiered_partition import TieredPartition
+from tests.plugin.deployment import IMPATIENT, TIERED
+from tests.plugin.tiered_partition import DEADLINE_MS, TieredPartition
 
 NODES = (1, 2, 3)
 CLUSTER_SETTINGS: Mapping[str, str] = {
@@ -77,10 +75,6 @@ class ReplicatedPartition(TieredPartition):
     topic: Topic
     name: TopicIdPartition
 
-    @property
-    def world(self) -> World:
-        return self.deployment.world
-
     # --- leaders and replicas ---------------------------------------------------------------
 
     @property
@@ -96,9 +90,9 @@ class ReplicatedPartition(TieredPartition):
     def wait_until_in_sync(self, count: int = len(NODES)) -> None:
         self.deployment.admin.wait_until_in_sync(self.name.topic, self.name.partition, count)
 
-    def offset(self, question: Question) -> int:
+    def offset(self, time: SpecialTime) -> int:
         """The leader's answer."""
-        return self.deployment.admin.offset(self.name.topic, self.name.partition, question)
+        return self.deployment.admin.offset(self.name.topic, self.name.partition, time)
 
     def folder(self, node_id: int) -> Path | None:
         """A broker's folder of the partition, if it has one."""
@@ -113,46 +107,18 @@ class ReplicatedPartition(TieredPartition):
         """The first offset on a broker's disk."""
         return self.local_segments(node_id)[0].base_offset
 
-    # --- clients ----------------------------------------------------------------------------
-
-    def produce(self, records: int = 10, value_bytes: int = 3000) -> list[bytes]:
-        """Write records of now, a batch each, by default two to a segment; answer the values that
-        the brokers acknowledged."""
-        values = [os.urandom(value_bytes) for _ in range(records)]
-        with self.deployment.cluster.idempotent("none") as producer:
-            for value in values:
-                record = Record(b"key", value, NOW)
-                send_batch(producer, self.topic, self.name.partition, [record])
-        return values
-
-    def read(self, isolation_level: str = "read_uncommitted") -> list[SeenRecord]:
-        """What a consumer reads now, from the log start to the end."""
-        return consumed(self.deployment.cluster, self.name, isolation_level)
-
-    def configure(self, **config: str) -> None:
-        """Set configs of the topic; underscores stand for dots."""
-        self.deployment.cluster.configure(self.name.topic, **config)
-
     # --- waiting ----------------------------------------------------------------------------
-
-    def wait_until_stable(self) -> None:
-        """Wait until all transactions have ended in the log; producers know it before."""
-
-        def is_stable() -> bool:
-            found = self.deployment.cluster.offsets(self.name.topic, self.name.partition)
-            return found.last_stable_offset == found.log_end_offset
-
-        eventually(is_stable, DEADLINE_MS)
 
     def wait_until_tiered(self) -> list[RemoteLogSegmentMetadata]:
         """Wait until the leader knows the tier to have every offset below its active segment."""
 
         def all_is_there() -> None:
             active = self.local_segments(self.leader)[-1].base_offset
-            tiered = self.offset(Question.LATEST_TIERED)
+            tiered = self.offset(SpecialTime.LATEST_TIERED)
             assert tiered == active - 1, f"{self}: {tiered}, active from {active}"
 
         eventually_holds(all_is_there, DEADLINE_MS)
+        self.keep_nothing()
         return self.finished()
 
     def wait_until_only_active_is_local(self) -> None:
@@ -162,7 +128,7 @@ class ReplicatedPartition(TieredPartition):
             for node_id in NODES:
                 rolled = [s.base_offset for s in self.local_segments(node_id) if s.is_rolled]
                 assert rolled == [], f"{self} on {node_id}: {rolled}"
-            assert self.offset(Question.EARLIEST_LOCAL) == self.local_start(self.leader)
+            assert self.offset(SpecialTime.EARLIEST_LOCAL) == self.local_start(self.leader)
 
         eventually_holds(rolled_are_gone, DEADLINE_MS)
 

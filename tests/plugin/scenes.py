@@ -8,19 +8,20 @@ from functools import partial
 from operator import gt
 from uuid import UUID
 
+from services.api.offset_queries import SpecialTime
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.local.stack import ServiceProcess
-from tests.harness.broker_answers import Question
-from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.eventually import eventually
 from tests.harness.faults import Direction, Stall
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import World
 from tests.kafka.records import SeenRecord
 from tests.kafka.traffic import Acknowledged
 from tests.plugin.constant_consumer import ConstantConsumer
-from tests.plugin.deployment import DEADLINE_MS, served_calls
+from tests.plugin.deployment import served_calls
 from tests.plugin.replicated import NODES, ClusterDeployment, ReplicatedPartition
 from tests.plugin.seen import ISOLATION_LEVELS
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 SEGMENT_BYTES = 32_768
 STALLED_AFTER_BYTES = SEGMENT_BYTES // 2
@@ -136,7 +137,7 @@ def wipe_a_leader(scene: Scene) -> list[tuple[int, int]]:
     Answers for each partition the latest tiered offset before, and the first local one after it.
     """
     leader = scene.partitions[1].leader
-    tiered = [partition.offset(Question.LATEST_TIERED) for partition in scene.partitions]
+    tiered = [partition.offset(SpecialTime.LATEST_TIERED) for partition in scene.partitions]
 
     def tiered_has_left_the_disks() -> bool:
         return all(
@@ -186,12 +187,11 @@ def lose_records_by_an_unclean_election(scene: Scene, story: Story) -> None:
     partition.wait_until_in_sync(2)
     for node_id in (1, 2):
         partition.lead(node_id)
-        partition.wait_until_tiered()
-        partition.wait_until_only_active_is_local()
+        partition.wait_until_moved()
         story.unclean_reads.append([record.value for record in partition.read()])
     wait_until_in_sync(scene)
     scene.deployment.cluster.delete(partition.name.topic)
-    eventually_holds(partition.assert_nothing_is_left, DEADLINE_MS)
+    partition.wait_until_nothing_is_left()
 
 
 def stop_all_services(scene: Scene) -> None:
@@ -235,13 +235,12 @@ def settle(scene: Scene, story: Story, leaders: Sequence[int]) -> None:
         for node_id in leaders:
             partition.lead(node_id)
             partition.wait_until_stable()
-            partition.wait_until_tiered()
-            partition.wait_until_only_active_is_local()
+            partition.wait_until_moved()
             for level in ISOLATION_LEVELS:
                 reads = story.as_led_by.setdefault((str(partition), level), [])
                 reads.append(partition.read(level))
     done = scene.deployment.world.sediment(
-        "reconcile", "--grace-ms", "0", "--rsm", scene.deployment.world.rsm.address, "-o", "json"
+        "reconcile", "--grace", "0", "--rsm", scene.deployment.world.rsm.address, "-o", "json"
     )
     assert done.returncode == 0, done.stderr
     story.reconciled = json.loads(done.stdout)

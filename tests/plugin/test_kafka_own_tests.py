@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine, text
 
 from demos.kafka_broker import plugin_settings
-from services.local.postgres import EmbeddedPostgres
 from services.local.stack import ServiceProcess, rlmm_settings
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.world import World
 from tests.plugin.acceptance import Case, own_methods, run_acceptance, shown
 
@@ -109,7 +109,7 @@ class FreshRlmm:
 
 @pytest.fixture(scope="module")
 def fresh_rlmms(
-    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_database: str
+    tmp_path_factory: pytest.TempPathFactory, postgres: DatabaseServer, migrated_database: str
 ) -> Iterator[list[FreshRlmm]]:
     """As many as Kafka's cases need that use one partition, each on a cluster that is new."""
     directory = tmp_path_factory.mktemp("rlmms")

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from demos.kafka_broker import plugin_settings
-from tests.harness.broker_answers import Question
+from services.api.offset_queries import SpecialTime
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import Record, send_batch
 from tests.harness.kafka_cluster import KafkaCluster
 from tests.harness.variants import first_of
 from tests.harness.world import World
-from tests.plugin.deployment import DEADLINE_MS
 from tests.plugin.replicated import CLUSTER_SETTINGS, NODES, ClusterDeployment, ReplicatedPartition
 from tests.plugin.seen import ISOLATION_LEVELS
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 # The first of them waits for the three brokers.
 pytestmark = [pytest.mark.plugin, pytest.mark.timeout(600)]
@@ -122,13 +122,22 @@ def assert_only_active_is_local(
 ) -> None:
     """Wait until the tier has segments from these offsets and disks only what follows them;
     consumers read the values, from the first of these offsets on."""
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
-    assert partition.offset(Question.EARLIEST_LOCAL) == starts.stop
+    partition.wait_until_moved()
+    assert partition.offset(SpecialTime.EARLIEST_LOCAL) == starts.stop
     assert sorted({row.start_offset for row in partition.finished()}) == list(starts)
     for isolation_level in ISOLATION_LEVELS:
         assert [r.value for r in partition.read(isolation_level)] == values
     partition.assert_nothing_wrong()
+
+
+def create_moved(
+    deployment: ClusterDeployment, replicas: tuple[int, ...]
+) -> tuple[ReplicatedPartition, list[bytes]]:
+    """Make such a topic of one partition, two of whose three records only the tier has."""
+    (partition,) = create(deployment, replicas)
+    values = partition.produce(3)
+    assert_only_active_is_local(partition, values, range(2))
+    return partition, values
 
 
 def assert_the_tier_begins_at(partition: ReplicatedPartition, *starts: int) -> None:
@@ -157,9 +166,7 @@ def test_each_scenario_has_a_test() -> None:
 def test_new_replica_leads_and_serves_the_tier(
     deployment: ClusterDeployment, replicas: tuple[int, ...]
 ) -> None:
-    (partition,) = create(deployment, (1,))
-    values = partition.produce(3)
-    assert_only_active_is_local(partition, values, range(2))
+    partition, values = create_moved(deployment, (1,))
     partition.reassign(replicas)
     partition.lead(2)
     values += partition.produce(1)
@@ -183,9 +190,7 @@ def test_remaining_replica_leads(deployment: ClusterDeployment) -> None:
 
 @pytest.mark.long
 def test_a_topic_gets_more_partitions(deployment: ClusterDeployment) -> None:
-    (first,) = create(deployment, (1, 2))
-    values = first.produce(3)
-    assert_only_active_is_local(first, values, range(2))
+    first, values = create_moved(deployment, (1, 2))
     deployment.admin.expand(first.topic.name, [(1, 2), (2, 1)])
     _, second, third = deployment.partitions(replace(first.topic, partitions=3))
     assert (second.leader, third.leader) == (1, 2)
@@ -197,9 +202,7 @@ def test_a_topic_gets_more_partitions(deployment: ClusterDeployment) -> None:
 
 @pytest.mark.long
 def test_a_replica_moves_to_another_log_directory(deployment: ClusterDeployment) -> None:
-    (partition,) = create(deployment, (2, 1))
-    values = partition.produce(3)
-    assert_only_active_is_local(partition, values, range(2))
+    partition, values = create_moved(deployment, (2, 1))
     folder = partition.folder(1)
     assert folder is not None
     (target,) = {*deployment.brokers.broker(1).log_dirs} - {folder.parent}
@@ -212,9 +215,7 @@ def test_a_replica_moves_to_another_log_directory(deployment: ClusterDeployment)
 
 @pytest.mark.long
 def test_leader_continues_without_its_checkpoints(deployment: ClusterDeployment) -> None:
-    (partition,) = create(deployment, (1, 2))
-    values = partition.produce(3)
-    assert_only_active_is_local(partition, values, range(2))
+    partition, values = create_moved(deployment, (1, 2))
     leader, follower = (deployment.brokers.broker(node_id) for node_id in (1, 2))
     follower.stop()
     leader.stop()
@@ -239,26 +240,25 @@ def test_offsets_are_listed_with_their_epochs(deployment: ClusterDeployment) -> 
     assert_only_active_is_local(partition, values, range(0, 2, 2))
     partition.lead(2)
     values += produce_at(partition, range(began_ms + 3, began_ms + 6))
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
+    partition.wait_until_moved()
 
     def listed(question: int) -> tuple[int, int]:
         return deployment.admin.offset_and_epoch(partition.name.topic, 0, question)
 
-    assert listed(Question.EARLIEST) == (0, 0)
-    assert listed(Question.EARLIEST_LOCAL) == (4, 1)
-    assert listed(Question.LATEST_TIERED) == (3, 1)
-    assert listed(Question.LATEST) == (6, 1)
+    assert listed(SpecialTime.EARLIEST) == (0, 0)
+    assert listed(SpecialTime.EARLIEST_LOCAL) == (4, 1)
+    assert listed(SpecialTime.LATEST_TIERED) == (3, 1)
+    assert listed(SpecialTime.LATEST) == (6, 1)
     expected = [(0, 0), (0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (-1, -1)]
     assert [listed(began_ms + number) for number in range(-1, 7)] == expected
     # The tier's last segment ends at 3.
     for start, left in ((3, [2]), (4, [])):
         deployment.cluster.delete_records(partition.name.topic, 0, start)
         assert_the_tier_begins_at(partition, *left)
-        assert listed(Question.EARLIEST) == (start, 1)
-        assert listed(Question.EARLIEST_LOCAL) == (4, 1)
-    assert listed(Question.LATEST_TIERED) == (3, -1)
-    assert listed(Question.LATEST) == (6, 1)
+        assert listed(SpecialTime.EARLIEST) == (start, 1)
+        assert listed(SpecialTime.EARLIEST_LOCAL) == (4, 1)
+    assert listed(SpecialTime.LATEST_TIERED) == (3, -1)
+    assert listed(SpecialTime.LATEST) == (6, 1)
 
 
 def produce_at(partition: ReplicatedPartition, times_ms: range) -> list[bytes]:
@@ -286,8 +286,7 @@ def test_each_leader_deletes_segments_below_the_log_start(
     assert [(r.offset, r.value) for r in partition.read()] == list(enumerate(values))[3:]
     partition.lead(2)
     values += partition.produce(5)
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
+    partition.wait_until_moved()
     deployment.cluster.delete_records(topic, 0, 7)
     assert_the_tier_begins_at(partition, 6)
     assert [(r.offset, r.value) for r in partition.read()] == list(enumerate(values))[7:]
@@ -311,9 +310,7 @@ def test_a_topic_that_is_tiered_later_moves_all_of_it(deployment: ClusterDeploym
 def test_a_tier_that_is_turned_off_is_read_until_it_is_deleted(
     deployment: ClusterDeployment,
 ) -> None:
-    (partition,) = create(deployment, (1, 2))
-    values = partition.produce(3)
-    assert_only_active_is_local(partition, values, range(2))
+    partition, values = create_moved(deployment, (1, 2))
     off = {"remote_log_copy_disable": "true", "local_retention_bytes": "-2"}
     partition.configure(**off)
     assert [r.value for r in partition.read()] == values
@@ -327,5 +324,5 @@ def test_a_tier_that_is_turned_off_is_read_until_it_is_deleted(
     assert_the_tier_begins_at(partition, 1, 2)
     assert [r.value for r in partition.read()] == values[1:]
     partition.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
-    eventually_holds(partition.assert_nothing_is_left, DEADLINE_MS)
+    partition.wait_until_nothing_is_left()
     assert [r.value for r in partition.read()] == values[3:]

@@ -12,6 +12,8 @@ import pytest
 
 from demos.kafka_broker import KafkaBroker
 from services.api.errors import RemoteResourceNotFoundError
+from services.api.offset_queries import SpecialTime
+from services.api.remote_log_metadata_manager import all_kept_segments
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from tests.data.kafka_log_content import (
@@ -24,15 +26,13 @@ from tests.data.kafka_log_content import (
     produce_profiles,
     produce_telemetry,
 )
-from tests.harness.broker_answers import Question
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.published import broker_alerts, exported_name
 from tests.harness.variants import first_of
-from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, Deployment, Partition
+from tests.plugin.deployment import Deployment, Partition
 from tests.plugin.jmx import read_jmx
 from tests.plugin.seen import Seen, seen
-from tests.plugin.tiered_partition import OBJECTS_OF_A_SEGMENT
+from tests.plugin.tiered_partition import DEADLINE_MS, OBJECTS_OF_A_SEGMENT
 
 pytestmark = pytest.mark.plugin
 
@@ -111,10 +111,10 @@ def test_tier_ends_at_the_local_log_without_gaps(moved: list[Moved]) -> None:
 def test_the_broker_lists_what_is_in_the_tier(moved: list[Moved]) -> None:
     for m in moved:
         active = m.partition.local_start()
-        assert m.partition.listed(Question.EARLIEST) == 0
-        assert m.partition.listed(Question.EARLIEST_LOCAL) == active
-        assert m.partition.listed(Question.LATEST_TIERED) == active - 1
-        assert m.partition.listed(Question.LATEST) == m.before.bounds.log_end_offset
+        assert m.partition.listed(SpecialTime.EARLIEST) == 0
+        assert m.partition.listed(SpecialTime.EARLIEST_LOCAL) == active
+        assert m.partition.listed(SpecialTime.LATEST_TIERED) == active - 1
+        assert m.partition.listed(SpecialTime.LATEST) == m.before.bounds.log_end_offset
 
 
 def test_the_bucket_has_three_objects_for_each_row_and_no_other(moved: list[Moved]) -> None:
@@ -174,7 +174,7 @@ def test_clients_read_from_the_tier(moved: list[Moved]) -> None:
     deployment.broker.restart()  # so that the plugin holds nothing of what was read before
     calls = deployment.calls_of_rsm("FetchLogSegment")
     for m in moved:
-        consumed(deployment.cluster, m.partition.name)
+        m.partition.read()
     segments = sum(len(m.partition.finished()) for m in moved)
     assert deployment.calls_of_rsm("FetchLogSegment") >= calls + segments
 
@@ -188,7 +188,7 @@ def test_jmx_counts_reads_of_the_tier(moved: list[Moved]) -> None:
     deployment.broker.start()
     before = read_jmx(deployment.broker)
     for m in moved:
-        consumed(deployment.cluster, m.partition.name)
+        m.partition.read()
     after = read_jmx(deployment.broker)
 
     def rise(name: str, attribute: str) -> float:
@@ -226,7 +226,7 @@ def test_jmx_counts_copies_and_deletions(tiered: Partition) -> None:
     assert before.get(("RemoteCopyErrorsPerSec", "Count"), 0) == 0
     assert before.get(("RemoteDeleteRequestsPerSec", "Count"), 0) == 0
     tiered.configure(retention_ms="1")
-    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+    tiered.wait_until_nothing_is_left()
     after = figures_of(tiered)
     assert after["RemoteDeleteRequestsPerSec", "Count"] >= len(segments)
     assert after.get(("RemoteDeleteErrorsPerSec", "Count"), 0) == 0
@@ -293,7 +293,7 @@ def test_old_active_segment_is_rolled_and_moved(
     partition = deployment.create_one("quiet", local_retention_ms="1000")
     values = partition.produce(records=1)
     eventually(lambda: partition.local_start() == 1, DEADLINE_MS)
-    assert [r.value for r in consumed(deployment.cluster, partition.name)] == values
+    assert partition.values() == values
 
 
 # --- what goes ----------------------------------------------------------------------------------
@@ -304,8 +304,7 @@ def tiered(deployment: Deployment) -> Partition:
     """Five segments of two records, four of which are in the tier only."""
     partition = deployment.create_one("tiered", local_retention_bytes="1")
     partition.produce(RECORDS)
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
+    partition.wait_until_moved()
     return partition
 
 
@@ -314,7 +313,7 @@ def assert_it_starts_at_what_the_tier_keeps(partition: Partition) -> int:
     object; answer it."""
 
     def below_is_gone() -> None:
-        start = partition.listed(Question.EARLIEST)
+        start = partition.listed(SpecialTime.EARLIEST)
         assert start > 0
         assert all(row.end_offset >= start for row in partition.rows())
         ids = {row.remote_log_segment_id.id for row in partition.rows()}
@@ -322,8 +321,8 @@ def assert_it_starts_at_what_the_tier_keeps(partition: Partition) -> int:
         assert counts == dict.fromkeys(ids, OBJECTS_OF_A_SEGMENT)
 
     eventually_holds(below_is_gone, DEADLINE_MS)
-    start = partition.listed(Question.EARLIEST)
-    records = consumed(partition.deployment.cluster, partition.name)
+    start = partition.listed(SpecialTime.EARLIEST)
+    records = partition.read()
     assert [r.offset for r in records] == list(range(start, RECORDS))
     return start
 
@@ -337,9 +336,9 @@ def test_retention_bytes_deletes_segments(tiered: Partition) -> None:
 
 def test_retention_ms_deletes_segments(tiered: Partition) -> None:
     tiered.configure(retention_ms="1")
-    eventually(lambda: tiered.listed(Question.EARLIEST) == RECORDS, DEADLINE_MS)
-    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
-    assert consumed(tiered.deployment.cluster, tiered.name) == []
+    eventually(lambda: tiered.listed(SpecialTime.EARLIEST) == RECORDS, DEADLINE_MS)
+    tiered.wait_until_nothing_is_left()
+    assert tiered.read() == []
 
 
 def test_delete_records_deletes_segments(tiered: Partition) -> None:
@@ -351,48 +350,57 @@ def test_delete_records_deletes_segments(tiered: Partition) -> None:
 def test_a_deleted_topic_leaves_nothing_and_its_name_starts_again(tiered: Partition) -> None:
     deployment = tiered.deployment
     deployment.cluster.delete(tiered.name.topic)
-    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+    tiered.wait_until_nothing_is_left()
     (again,) = deployment.create(tiered.topic)
     values = again.produce()
-    again.wait_until_tiered()
-    again.wait_until_only_active_is_local()
+    again.wait_until_moved()
     assert again.name.topic_id != tiered.name.topic_id
-    assert [r.value for r in consumed(deployment.cluster, again.name)] == values
-    assert_nothing_in_the_tier(tiered)
+    assert again.values() == values
+    tiered.assert_nothing_is_left()
 
 
-def assert_nothing_in_the_tier(partition: Partition) -> None:
-    assert partition.rows() == []
-    assert partition.objects() == {}
+def test_what_a_deleted_topic_had_is_kept_for_a_while(tiered: Partition) -> None:
+    topic, segments = tiered.name.topic, tiered.finished()
+    tiered.world.sediment("topics", "set", topic, "--unset", "sediment.delete.grace.ms")
+    tiered.deployment.cluster.delete(topic)
+    eventually(lambda: tiered.rows() == [], DEADLINE_MS)
+    with tiered.world.metadata() as rlmm:
+        eventually(lambda: len(list(all_kept_segments(rlmm, topic=topic))) == len(segments))
+        kept = list(all_kept_segments(rlmm, topic=topic))
+        assert list(all_kept_segments(rlmm, topic=topic, due_only=True)) == []
+    assert {row.remote_log_segment_id.id for row in kept} == tiered.objects().keys()
+    with tiered.world.storage() as rsm:
+        for row in kept:
+            assert sum(map(len, rsm.fetch_log_segment(row, 0))) == row.segment_size_in_bytes
 
 
 # --- a hold -------------------------------------------------------------------------------------
 
 
-def test_hold_keeps_the_log_start_until_it_is_unset(tiered: Partition) -> None:
+def test_hold_keeps_the_log_start_until_it_is_ended(tiered: Partition) -> None:
     deployment, segments = tiered.deployment, tiered.finished()
-    records = consumed(deployment.cluster, tiered.name)
-    set_topic(tiered, "sediment.hold=true")
+    records = tiered.read()
+    holds(tiered, "set", "--reason", "test", "--name", "audit", "--from", "50", "--to", "60")
     tiered.configure(retention_ms="1")
 
     def refusals() -> list[str]:
-        refused = f"topic {tiered.name.topic}: sediment.hold is set"
+        refused = "hold audit (operator) keeps offsets 50-60"
         return [line for line in deployment.broker_log() if refused in line]
 
     # By the second all that the first run did has been done.
     eventually(lambda: len(refusals()) > 1, DEADLINE_MS)
-    assert tiered.listed(Question.EARLIEST) == 0
-    assert consumed(deployment.cluster, tiered.name) == records
+    assert tiered.listed(SpecialTime.EARLIEST) == 0
+    assert tiered.read() == records
     rows = tiered.finished()
     assert rows[: len(segments)] == segments
     assert {row.remote_log_segment_id.id for row in rows} == tiered.objects().keys()
-    set_topic(tiered, "--unset", "sediment.hold")
-    eventually(lambda: tiered.listed(Question.EARLIEST) == RECORDS, DEADLINE_MS)
-    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+    holds(tiered, "end", "audit")
+    eventually(lambda: tiered.listed(SpecialTime.EARLIEST) == RECORDS, DEADLINE_MS)
+    tiered.wait_until_nothing_is_left()
 
 
-def set_topic(partition: Partition, *settings: str) -> None:
-    done = partition.world.sediment("topics", "set", partition.name.topic, *settings)
+def holds(partition: Partition, command: str, *options: str) -> None:
+    done = partition.world.sediment("holds", command, partition.name.topic, *options)
     assert done.returncode == 0, done.stderr
 
 
@@ -404,18 +412,17 @@ def test_tier_is_read_while_copying_is_disabled(tiered: Partition) -> None:
     tiered.configure(remote_log_copy_disable="true", local_retention_bytes="-2")
     tiered.wait_until_logged("Cancelling the copy RLM task")
     tiered.produce()
-    assert len(consumed(tiered.deployment.cluster, tiered.name)) == 2 * RECORDS
+    assert len(tiered.read()) == 2 * RECORDS
     assert tiered.finished() == segments
     assert len(tiered.rolled()) >= len(segments)
     tiered.configure(local_retention_bytes="1", remote_log_copy_disable="false")
-    tiered.wait_until_tiered()
-    tiered.wait_until_only_active_is_local()
-    assert len(consumed(tiered.deployment.cluster, tiered.name)) == 2 * RECORDS
+    tiered.wait_until_moved()
+    assert len(tiered.read()) == 2 * RECORDS
 
 
 def test_topic_leaves_no_segments_when_tiering_is_turned_off(tiered: Partition) -> None:
     active = tiered.local_start()
     tiered.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
-    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
-    records = consumed(tiered.deployment.cluster, tiered.name)
+    tiered.wait_until_nothing_is_left()
+    records = tiered.read()
     assert [r.offset for r in records] == list(range(active, RECORDS))

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from demos.kafka_broker import plugin_settings
 from tests.harness.eventually import eventually
-from tests.harness.kafka_broker import kafka_broker
 from tests.harness.small_limits import SmallDisk, small_disk
 from tests.harness.world import World
-from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
+from tests.plugin.deployment import Partition, tiering_broker
 from tests.plugin.jmx import read_jmx
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 pytestmark = [pytest.mark.plugin, pytest.mark.timeout(600)]
 
@@ -36,8 +34,7 @@ class Cached:
     chunks: Path
 
     def read(self) -> None:
-        cluster = self.partition.deployment.cluster
-        assert [r.value for r in consumed(cluster, self.partition.name)] == self.values
+        assert self.partition.values() == self.values
 
     def read_until(self, is_so: Callable[[], object]) -> None:
         """Read all again and again, until it is so."""
@@ -64,17 +61,13 @@ def cached(jar: Path, services: World, tmp_path: Path) -> Iterator[Cached]:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         chunks = disk.path / "chunks"
         settings = {
-            **IMPATIENT,
-            **plugin_settings(jar, services.rsm.address, services.rlmm.address),
             "rsm.config.read.ahead.max.bytes": str(HEAP_BYTES),
             "rsm.config.read.ahead.directory": str(chunks),
         }
-        with kafka_broker(tmp_path / "broker", settings) as broker:
-            deployment = Deployment(broker, services)
+        with tiering_broker(jar, services, tmp_path / "broker", settings=settings) as deployment:
             partition = deployment.create_one("cached", SEGMENT_BYTES, local_retention_bytes="1")
             values = partition.produce(RECORDS, RECORD_BYTES)
-            partition.wait_until_tiered()
-            partition.wait_until_only_active_is_local()
+            partition.wait_until_moved()
             yield Cached(partition, values, disk, chunks)
 
 

@@ -17,9 +17,9 @@ from services.api.segments import (
     RemoteLogSegmentState,
 )
 from tests.harness.eventually import eventually
-from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, Deployment, Partition
+from tests.plugin.deployment import Deployment, Partition
 from tests.plugin.jmx import read_jmx
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 pytestmark = pytest.mark.plugin
 
@@ -40,15 +40,8 @@ def held(deployment: Deployment) -> tuple[Partition, list[bytes]]:
     """A tiered partition and its values, when the broker answers look-ups of it from memory."""
     partition = deployment.create_one("held", SEGMENT_BYTES, local_retention_bytes="1")
     values = partition.produce(RECORDS, RECORD_BYTES)
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
-
-    def is_answered_from_memory() -> bool:
-        before = deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata")
-        assert [r.value for r in consumed(deployment.cluster, partition.name)] == values
-        return deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata") == before
-
-    eventually(is_answered_from_memory, DEADLINE_MS)
+    partition.wait_until_moved()
+    partition.wait_until_read_from_memory(values)
     return partition, values
 
 
@@ -61,7 +54,7 @@ def test_nothing_is_read_from_memory_after_another_has_deleted_it(
     with closing(strict_consumer(partition)) as consumer:
         assert value_at(consumer, partition, 0) == values[0]
         figures = read_jmx(partition.deployment.broker)
-        assert figures[PLUGIN("ReadAhead"), "HeldBytes"] >= first.segment_size_in_bytes
+        assert figures[PLUGIN("ReadAhead"), "CachedBytes"] >= first.segment_size_in_bytes
         assert figures[PLUGIN("LookUps"), "Current"] == 1
         move(partition, first, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         marked_s = time.monotonic()

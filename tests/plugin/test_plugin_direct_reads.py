@@ -10,18 +10,16 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from demos.kafka_broker import plugin_settings
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rsm_settings
 from tests.harness import moved_clock_process
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Direction, Fault
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.kafka_broker import kafka_broker
 from tests.harness.variants import first_of
 from tests.harness.world import World
-from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
+from tests.plugin.deployment import Partition, tiering_broker
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 pytestmark = pytest.mark.plugin
 
@@ -55,8 +53,7 @@ class Direct:
         """Read everything with a broker that holds nothing and has no URLs."""
         self.partition.deployment.broker.restart()
         self.way_to_store.forget_requests()
-        cluster = self.partition.deployment.cluster
-        return [record.value for record in consumed(cluster, self.partition.name)]
+        return self.partition.values()
 
     def warnings(self) -> list[str]:
         lines = self.partition.deployment.broker_log()
@@ -98,15 +95,12 @@ def direct(
     rsm = ServiceProcess("rsm", settings, directory / "rsm", command)
     rsm.start()
     try:
-        properties = plugin_settings(jar, rsm.address, services.rlmm.address)
-        properties["rsm.config.direct.reads"] = "true"
         directory = tmp_path_factory.mktemp("broker")
-        with kafka_broker(directory, {**IMPATIENT, **properties}) as broker:
-            deployment = Deployment(broker, services)
+        own = {"rsm.config.direct.reads": "true"}
+        with tiering_broker(jar, services, directory, rsm=rsm.address, settings=own) as deployment:
             partition = deployment.create_one("direct", SEGMENT_BYTES, local_retention_bytes="1")
             values = partition.produce(RECORDS, RECORD_BYTES)
-            partition.wait_until_tiered()
-            partition.wait_until_only_active_is_local()
+            partition.wait_until_moved()
             yield Direct(partition, values, rsm, way_to_store, clock)
     finally:
         rsm.kill()
@@ -173,8 +167,7 @@ def test_url_that_has_expired_is_not_used_by_a_slow_reader(direct: Direct) -> No
     deployment.broker.restart()
     partition = deployment.create_one("slow", LARGE_SEGMENT_BYTES, local_retention_bytes="1")
     values = partition.produce(LARGE_RECORDS, RECORD_BYTES)
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
+    partition.wait_until_moved()
     way.forget_requests()
     messages = deployment.cluster.read_through_faults(partition.name.topic, 0, READ_DEADLINE_S)
     read = [next(messages).value() for _ in range(3)]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from demos.kafka_broker import plugin_settings
-from services.local.process import LOOPBACK, ProcessError, free_ports
+from services.local.process import LOOPBACK, ProcessError
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
+from tests.harness.local_servers import free_ports
 from tests.harness.variants import first_of
 from tests.harness.world import World
-from tests.kafka.records import consumed
 from tests.plugin.deployment import IMPATIENT, Deployment
 
 pytestmark = pytest.mark.plugin
@@ -61,15 +61,14 @@ def test_wrong_endpoint_stops_only_tiering(
             return [line for line in deployment.broker_log() if address in line]
 
         eventually(complaints)
-        assert [r.value for r in consumed(deployment.cluster, partition.name)] == values
+        assert partition.values() == values
         assert len(partition.local_segments()) == SEGMENTS
         assert partition.finished() == []
         assert len(complaints()) <= LINES_AT_MOST
     with kafka_broker(directory, right) as broker:
         put_right = replace(partition, deployment=Deployment(broker, services))
-        put_right.wait_until_tiered()
-        put_right.wait_until_only_active_is_local()
-        assert [r.value for r in consumed(put_right.deployment.cluster, partition.name)] == values
+        put_right.wait_until_moved()
+        assert put_right.values() == values
         put_right.assert_finished_is_complete()
         put_right.assert_every_object_has_a_row()
 

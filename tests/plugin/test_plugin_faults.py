@@ -9,25 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from demos.kafka_broker import plugin_settings
 from services.api.segments import RemoteLogSegmentState
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rlm.kafka_admin.deleted_topics import read_cluster_id
-from services.rlmm.database import schema
+from services.rlm.kafka_log.log_dir import read_cluster_id
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.faults import Cut, Direction, Stall
-from tests.harness.kafka_broker import kafka_broker
+from tests.harness.local_servers import DatabaseServer
+from tests.harness.own_servers import own_postgres, own_s3, own_world
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.proxy import TcpProxy
 from tests.harness.variants import first_of
-from tests.harness.world import SMALLEST_PART_BYTES, World, running_world
-from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
+from tests.harness.world import SMALLEST_PART_BYTES, World
+from tests.plugin.deployment import Deployment, Partition, tiering_broker
 from tests.plugin.jmx import read_jmx
-from tests.plugin.tiered_partition import FINISHED
+from tests.plugin.tiered_partition import DEADLINE_MS, FINISHED
 
+__all__ = ["own_postgres", "own_s3", "own_world"]
 pytestmark = pytest.mark.plugin
 
 SEGMENTS = 5  # of two records each, the last one active
@@ -36,33 +34,12 @@ LARGE_SEGMENT_BYTES = 3 * SMALLEST_PART_BYTES
 LARGE_RECORDS, LARGE_RECORD_BYTES = 24, 700_000
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 READ_DEADLINE_S = 180.0
-Server = EmbeddedPostgres | SeaweedFS
+Server = DatabaseServer | SeaweedFS
 
 
 @pytest.fixture(scope="module")
-def own_postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(server_directory / "plugin-postgres") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def own_s3(server_directory: Path) -> Iterator[SeaweedFS]:
-    server = SeaweedFS(server_directory / "plugin-s3")
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def world(
-    tmp_path_factory: pytest.TempPathFactory, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS
-) -> Iterator[World]:
-    directory = tmp_path_factory.mktemp("services")
-    database_url = own_postgres.create_database("plugin")
-    schema.upgrade(database_url)
-    own_s3.endpoint.ensure_bucket("plugin")
-    with running_world(directory, database_url, own_s3.endpoint, "plugin", directory) as made:
-        yield made
+def world(own_world: World) -> World:
+    return own_world
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +53,9 @@ def faulty(
     jar: Path, world: World, way_to_rsm: TcpProxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
     """A broker whose services the tests kill, and leave running."""
-    settings = plugin_settings(jar, way_to_rsm.address, world.rlmm.address)
     directory = tmp_path_factory.mktemp("broker")
-    with kafka_broker(directory, {**IMPATIENT, **settings}) as broker:
-        yield Deployment(broker, world)
+    with tiering_broker(jar, world, directory, rsm=way_to_rsm.address) as made:
+        yield made
 
 
 @pytest.fixture
@@ -102,13 +78,9 @@ def large(faulty: Deployment) -> Iterator[Partition]:
 
 
 def assert_deleted_with_everything_left_behind(partition: Partition) -> None:
+    partition.keep_nothing()
     partition.deployment.cluster.delete(partition.name.topic)
-    eventually_holds(lambda: assert_nothing_is_left(partition), DEADLINE_MS)
-
-
-def assert_nothing_is_left(partition: Partition) -> None:
-    assert partition.rows() == []
-    assert partition.objects() == {}
+    partition.wait_until_nothing_is_left()
 
 
 def produce_large(partition: Partition) -> list[bytes]:
@@ -118,11 +90,11 @@ def produce_large(partition: Partition) -> list[bytes]:
 
 def assert_recovers(partition: Partition, values: list[bytes]) -> None:
     """Without help all rolled segments move, and clients read everything, once and in order."""
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
-    cluster, name = partition.deployment.cluster, partition.name
-    assert [r.value for r in consumed(cluster, name)] == values
-    assert cluster.offsets(name.topic, name.partition).log_end_offset == len(values)
+    partition.wait_until_moved()
+    assert partition.values() == values
+    name = partition.name
+    end = partition.deployment.cluster.offsets(name.topic, name.partition).log_end_offset
+    assert end == len(values)
     assert_nothing_wrong(partition)
 
 
@@ -138,17 +110,10 @@ def assert_nothing_wrong(partition: Partition) -> None:
 def test_consumers_continue_while_rlmm_is_down(partition: Partition, world: World) -> None:
     values = partition.produce()
     assert_recovers(partition, values)
-    deployment, name = partition.deployment, partition.name
-
-    def is_answered_from_memory() -> bool:
-        before = deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata")
-        assert [r.value for r in consumed(deployment.cluster, name)] == values
-        return deployment.calls_of_rlmm("GetRemoteLogSegmentMetadata") == before
-
-    eventually(is_answered_from_memory, deadline_ms=150_000)
+    partition.wait_until_read_from_memory(values)
     world.rlmm.kill()
     try:
-        assert [r.value for r in consumed(deployment.cluster, name)] == values
+        assert partition.values() == values
     finally:
         world.rlmm.start()
     # The broker has reached RLMM again when more has moved: Kafka tries a deletion only once.
@@ -164,7 +129,7 @@ def test_a_broker_that_starts_without_its_services_tiers_when_they_are_there(
     faulty.broker.restart()
     partition = faulty.create_one("early", local_retention_bytes="1")
     values = partition.produce()
-    assert [r.value for r in consumed(faulty.cluster, partition.name)] == values
+    assert partition.values() == values
     assert len(partition.local_segments()) == SEGMENTS
     world.rlmm.start()
     world.rsm.start()
@@ -216,8 +181,7 @@ def test_connection_to_rsm_breaks_during_a_copy(large: Partition, way_to_rsm: Tc
 
 def test_rsm_dies_while_a_consumer_reads(large: Partition, world: World) -> None:
     values = produce_large(large)
-    large.wait_until_tiered()
-    large.wait_until_only_active_is_local()
+    large.wait_until_moved()
     messages = large.deployment.cluster.read_through_faults(large.name.topic, 0, READ_DEADLINE_S)
     read = [next(messages)]
     kill_and_restart(world.rsm)
@@ -228,8 +192,7 @@ def test_rsm_dies_while_a_consumer_reads(large: Partition, world: World) -> None
 
 def test_connection_to_rsm_breaks_during_a_fetch(large: Partition, way_to_rsm: TcpProxy) -> None:
     values = produce_large(large)
-    large.wait_until_tiered()
-    large.wait_until_only_active_is_local()
+    large.wait_until_moved()
     way_to_rsm.faults.add(Cut(LARGE_RECORD_BYTES // 2, Direction.RESPONSE), times=3)
     way_to_rsm.cut_connections()
     read = list(large.deployment.cluster.read_through_faults(large.name.topic, 0, READ_DEADLINE_S))
@@ -331,7 +294,7 @@ def test_polling_rlm_removes_leftovers_of_a_deleted_topic(
         tmp_path,
     )
     watcher.start()
-    eventually_holds(lambda: assert_nothing_is_left(partition), DEADLINE_MS)
+    partition.wait_until_nothing_is_left()
 
     def alive_is_reported() -> None:
         with world.metadata() as rlmm:
@@ -353,7 +316,7 @@ def test_polling_rlm_removes_leftovers_of_a_deleted_topic(
 
 @pytest.fixture(params=first_of(["store", "database"]))
 def server(
-    request: pytest.FixtureRequest, own_s3: SeaweedFS, own_postgres: EmbeddedPostgres
+    request: pytest.FixtureRequest, own_s3: SeaweedFS, own_postgres: DatabaseServer
 ) -> Server:
     return own_s3 if request.param == "store" else own_postgres
 
@@ -373,8 +336,7 @@ def test_store_or_database_dies_while_segments_are_deleted(
     partition: Partition, server: Server
 ) -> None:
     partition.produce(MANY_RECORDS)
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
+    partition.wait_until_moved()
     segments = len(partition.rows())
     partition.deployment.cluster.delete_records(partition.name.topic, 0, MANY_RECORDS // 2)
     eventually(lambda: len(partition.rows()) < segments, DEADLINE_MS)
@@ -386,7 +348,7 @@ def test_store_or_database_dies_while_segments_are_deleted(
         assert len(partition.objects()) == len(partition.rows())
 
     eventually_holds(below_the_log_start_is_gone, DEADLINE_MS)
-    read = consumed(partition.deployment.cluster, partition.name)
+    read = partition.read()
     assert [r.offset for r in read] == list(range(MANY_RECORDS // 2, MANY_RECORDS))
     assert {row.state for row in partition.rows()} == {FINISHED}
     assert_nothing_wrong(partition)

@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from demos.kafka_broker import plugin_settings
 from tests.data.kafka_log_content import PAYMENTS, produce_payments
-from tests.harness.eventually import eventually_holds
-from tests.harness.kafka_broker import kafka_broker
 from tests.harness.world import World
-from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment
+from tests.plugin.deployment import Deployment, tiering_broker
 from tests.plugin.seen import seen
 
 pytestmark = pytest.mark.plugin
@@ -22,10 +19,9 @@ OLDEST_VERSION = "4.3.1"
 def deployment(
     jar: Path, services: World, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
-    settings = plugin_settings(jar, services.rsm.address, services.rlmm.address)
     directory = tmp_path_factory.mktemp("broker")
-    with kafka_broker(directory, {**IMPATIENT, **settings}, version=OLDEST_VERSION) as broker:
-        yield Deployment(broker, services)
+    with tiering_broker(jar, services, directory, version=OLDEST_VERSION) as made:
+        yield made
 
 
 def test_transactions_are_moved_read_and_deleted(deployment: Deployment) -> None:
@@ -45,9 +41,5 @@ def test_transactions_are_moved_read_and_deleted(deployment: Deployment) -> None
     calls = deployment.calls_of_rsm("FetchLogSegment")
     assert calls >= sum(len(partition.finished()) for partition in partitions)
     deployment.cluster.delete(PAYMENTS.name)
-
-    def nothing_is_left() -> None:
-        assert [partition.rows() for partition in partitions] == [[], []]
-        assert [partition.objects() for partition in partitions] == [{}, {}]
-
-    eventually_holds(nothing_is_left, DEADLINE_MS)
+    for partition in partitions:
+        partition.wait_until_nothing_is_left()

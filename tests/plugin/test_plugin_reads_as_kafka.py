@@ -12,7 +12,8 @@ from tests.harness.broker_answers import BrokerAnswers, broker_answers
 from tests.harness.committed_reads import committed_offsets
 from tests.harness.eventually import eventually_holds
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, NOW, Record, send_batch
-from tests.plugin.deployment import DEADLINE_MS, Deployment, Partition
+from tests.plugin.deployment import Deployment, Partition
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 pytestmark = pytest.mark.plugin
 
@@ -35,8 +36,7 @@ def partition(deployment: Deployment) -> Partition:
             else:
                 producer.abort_transaction(CLIENT_TIMEOUT_S)
     made.wait_until_stable()
-    made.wait_until_tiered()
-    made.wait_until_only_active_is_local()
+    made.wait_until_moved()
     return made
 
 

@@ -11,17 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from demos.kafka_broker import find_java
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings
+from tests.harness.databases import Store
 from tests.harness.eventually import eventually
 from tests.harness.jars import ensure_kafka_jars
-from tests.plugin.deployment import DEADLINE_MS, served_calls
+from tests.plugin.deployment import served_calls
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 pytestmark = [pytest.mark.plugin, pytest.mark.timeout(600)]
 
@@ -97,20 +96,13 @@ def two_of(name: str, settings: Mapping[str, str], directory: Path) -> Iterator[
 
 
 @pytest.fixture
-def pairs(
-    postgres: EmbeddedPostgres, migrated_database: str, s3: S3Endpoint, tmp_path: Path
-) -> Iterator[tuple[Pair, Pair]]:
+def pairs(store: Store, tmp_path: Path) -> Iterator[tuple[Pair, Pair]]:
     """Two RSMs and two RLMMs of this test's own, for they are restarted here."""
-    store = f"rolling-{uuid4()}"
-    s3.ensure_bucket(store)
-    url = postgres.create_database(store, template=migrated_database)
     with (
-        two_of("rsm", rsm_settings(s3, store, ""), tmp_path) as rsms,
-        two_of("rlmm", rlmm_settings(url), tmp_path) as rlmms,
+        two_of("rsm", rsm_settings(store.s3, store.bucket, ""), tmp_path) as rsms,
+        two_of("rlmm", rlmm_settings(store.database_url), tmp_path) as rlmms,
     ):
         yield rsms, rlmms
-    postgres.drop_database(store)
-    s3.remove_bucket(store)
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from demos.kafka_broker import NODE_ID, KafkaBroker, plugin_settings
+from demos.kafka_broker import NODE_ID, KafkaBroker
 from tests.harness.eventually import eventually
 from tests.harness.faults import Direction, Stall, Throttle
-from tests.harness.kafka_broker import kafka_broker
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import World
 from tests.plugin.constant_consumer import ConstantConsumer
-from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment
+from tests.plugin.deployment import tiering_broker
 from tests.plugin.jmx import read_jmx
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 pytestmark = pytest.mark.plugin
 
@@ -28,14 +28,11 @@ def test_broker_stops_in_order_during_a_read_and_a_watch(
     jar: Path, services: World, tmp_path: Path
 ) -> None:
     with TcpProxy(services.rsm.address) as way:
-        settings = plugin_settings(jar, way.address, services.rlmm.address)
-        broker = kafka_broker(tmp_path, {**IMPATIENT, **settings})
-        with broker:
-            deployment = Deployment(broker, services)
+        with tiering_broker(jar, services, tmp_path, rsm=way.address) as deployment:
+            broker = deployment.broker
             partition = deployment.create_one("stopped", SEGMENT_BYTES, local_retention_bytes="1")
             partition.produce(RECORDS, RECORD_BYTES)
-            partition.wait_until_tiered()
-            partition.wait_until_only_active_is_local()
+            partition.wait_until_moved()
             way.faults.add(Stall(STALLED_AFTER_BYTES, Direction.RESPONSE), times=None)
             way.cut_connections()
             with ConstantConsumer(deployment.cluster, partition.name, "read_uncommitted"):
@@ -70,26 +67,26 @@ REMOTE_FETCHES = "kafka.server:type=BrokerTopicMetrics,name=RemoteFetchRequestsP
 def test_consumer_gets_its_records_from_a_store_slower_than_the_broker_waits(
     jar: Path, services: World, tmp_path: Path
 ) -> None:
-    with TcpProxy(services.rsm.address) as way:
-        settings = plugin_settings(jar, way.address, services.rlmm.address)
-        settings["remote.fetch.max.wait.ms"] = str(MAX_WAIT_MS)
-        with kafka_broker(tmp_path, {**IMPATIENT, **settings}) as broker:
-            deployment = Deployment(broker, services)
-            partition = deployment.create_one("slow", SLOW_SEGMENT_BYTES, local_retention_bytes="1")
-            values = partition.produce(SLOW_RECORDS, SLOW_RECORD_BYTES)
-            (segment,) = partition.wait_until_tiered()
-            partition.wait_until_only_active_is_local()
-            way.faults.add(Throttle(BYTES_PER_S), times=None)
-            way.cut_connections()
-            before = read_jmx(broker)
-            streams = deployment.calls_of_rsm("FetchLogSegment")
-            read = list(deployment.cluster.read_through_faults(partition.name.topic, 0, DEADLINE_S))
-            after = read_jmx(broker)
-            assert [message.value() for message in read] == values
-            fetches = after[REMOTE_FETCHES, "Count"] - before.get((REMOTE_FETCHES, "Count"), 0)
-            segment_ms = segment.segment_size_in_bytes * 1000 // BYTES_PER_S
-            assert fetches > segment_ms / MAX_WAIT_MS / 4, "no fetch was given up"
-            # A range for the first fetch, and perhaps for one that followed it; then the chunks.
-            assert deployment.calls_of_rsm("FetchLogSegment") - streams <= CHUNKS + 2
-            read_ahead = f"io.sediment.kafka:type=ReadAhead,broker={NODE_ID}"
-            assert after[read_ahead, "Hits"] > CHUNKS
+    short = {"remote.fetch.max.wait.ms": str(MAX_WAIT_MS)}
+    with (
+        TcpProxy(services.rsm.address) as way,
+        tiering_broker(jar, services, tmp_path, rsm=way.address, settings=short) as deployment,
+    ):
+        broker = deployment.broker
+        partition = deployment.create_one("slow", SLOW_SEGMENT_BYTES, local_retention_bytes="1")
+        values = partition.produce(SLOW_RECORDS, SLOW_RECORD_BYTES)
+        (segment,) = partition.wait_until_moved()
+        way.faults.add(Throttle(BYTES_PER_S), times=None)
+        way.cut_connections()
+        before = read_jmx(broker)
+        streams = deployment.calls_of_rsm("FetchLogSegment")
+        read = list(deployment.cluster.read_through_faults(partition.name.topic, 0, DEADLINE_S))
+        after = read_jmx(broker)
+        assert [message.value() for message in read] == values
+        fetches = after[REMOTE_FETCHES, "Count"] - before.get((REMOTE_FETCHES, "Count"), 0)
+        segment_ms = segment.segment_size_in_bytes * 1000 // BYTES_PER_S
+        assert fetches > segment_ms / MAX_WAIT_MS / 4, "no fetch was given up"
+        # A range for the first fetch, and perhaps for one that followed it; then the chunks.
+        assert deployment.calls_of_rsm("FetchLogSegment") - streams <= CHUNKS + 2
+        read_ahead = f"io.sediment.kafka:type=ReadAhead,broker={NODE_ID}"
+        assert after[read_ahead, "Hits"] > CHUNKS

@@ -3,107 +3,72 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from demos.kafka_broker import plugin_settings
-from services.common.client_security import ClientSecurity
+from services.api.roles import Role
 from services.local.certificates import Certificate, CertificateAuthority
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
 from tests.harness.certificates import Parties
+from tests.harness.databases import Store
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
+from tests.harness.secured import Deployment as SecuredFiles
+from tests.harness.secured import spiffe
 from tests.harness.world import World, running_world
-from tests.kafka.records import consumed
-from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment, Partition
+from tests.plugin.deployment import IMPATIENT, Deployment, Partition
+from tests.plugin.tiered_partition import DEADLINE_MS
 
 pytestmark = pytest.mark.plugin
 
-OPERATOR = "spiffe://sediment.test/operator"
-BROKER = "spiffe://sediment.test/broker"
-NEW_BROKER = "spiffe://sediment.test/new-broker"
+BROKER, NEW_BROKER = spiffe("broker"), spiffe("new-broker")
+OF_A_BROKER = (Role.SHIPPER, Role.READER, Role.DELETER)
 ROTATIONS = 2
-POLICY = f"""\
-[[grant]]
-identities = ["{OPERATOR}"]
-roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
-topics = ["*"]
-
-[[grant]]
-identities = ["{BROKER}"]
-roles = ["shipper", "reader", "deleter"]
-topics = ["*"]
-"""
-
-GRANT_TO_NEW_BROKER = POLICY.rpartition("\n\n")[2].replace(BROKER, NEW_BROKER)
 
 
 @dataclass(frozen=True)
 class SecuredWorld:
-    """Services that ask every client for a certificate of one authority."""
+    """Services that require of every client a certificate of one authority."""
 
     world: World
-    authority: CertificateAuthority
-    policy: Path
-    servers: dict[str, Certificate]
+    files: SecuredFiles
     operator: Certificate
 
     def issue_broker(self, name: str, uri: str = BROKER) -> Certificate:
         """Make a certificate for a broker's identity, in files of this name."""
-        return self.authority.issue(name, uris=[uri])
+        return self.files.authority.issue(name, uris=[uri])
 
     def parties(self, broker: Certificate) -> Parties:
         """Return all who use the authority."""
-        addresses = {"rsm": self.world.rsm.address, "rlmm": self.world.rlmm.address}
+        addresses = (self.world.rsm.address, self.world.rlmm.address)
+        operator = self.operator
         return Parties(
-            self.authority.certificate,
-            {addresses[name]: certificate for name, certificate in self.servers.items()},
-            [self.operator, broker],
-            {"operator": OPERATOR, broker.certificate.stem: BROKER},
+            self.files.authority.certificate,
+            dict.fromkeys(addresses, self.files.server),
+            [operator, broker],
+            {operator.certificate.stem: spiffe("operator"), broker.certificate.stem: BROKER},
         )
 
     def broker_settings(self, jar: Path, shown: Certificate) -> dict[str, str]:
         """Return the properties of a broker that shows this certificate to both services."""
-        security = ClientSecurity(self.authority.certificate, shown.certificate, shown.key)
+        security = self.files.with_certificate(shown)
         world = self.world
         settings = plugin_settings(jar, world.rsm.address, world.rlmm.address, security)
         return {**IMPATIENT, **settings}
 
 
 @pytest.fixture(scope="module")
-def secured(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-) -> Iterator[SecuredWorld]:
-    store = f"plugin-tls-{uuid4()}"
-    s3.ensure_bucket(store)
-    url = postgres.create_database(store, template=migrated_database)
+def secured(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredWorld]:
     directory = tmp_path_factory.mktemp("secured")
-    authority = CertificateAuthority(directory)
-    policy = directory / "policy.toml"
-    policy.write_text(POLICY)
-    tls: dict[str, str] = {}
-    servers = {name: authority.issue(name) for name in ("rsm", "rlmm")}
-    for name, server in servers.items():
-        prefix = f"{name.upper()}_"
-        tls |= {
-            f"{prefix}TLS_CERTIFICATE_FILE": str(server.certificate),
-            f"{prefix}TLS_KEY_FILE": str(server.key),
-            f"{prefix}TLS_CLIENT_CA_FILE": str(authority.certificate),
-            f"{prefix}POLICY_FILE": str(policy),
-            f"{prefix}METRICS_PLAINTEXT": "true",
-        }
-    operator = authority.issue("operator", uris=[OPERATOR])
-    security = ClientSecurity(authority.certificate, operator.certificate, operator.key)
-    with running_world(directory, url, s3, store, directory, tls, security) as world:
-        yield SecuredWorld(world, authority, policy, servers, operator)
-    postgres.drop_database(store)
-    s3.remove_bucket(store)
+    files = SecuredFiles(directory)
+    files.grant(spiffe("operator"), *Role)
+    files.grant(BROKER, *OF_A_BROKER)
+    tls = files.environment("RSM") | files.environment("RLMM")
+    operator = files.authority.issue("operator", uris=[spiffe("operator")])
+    security = files.with_certificate(operator)
+    with running_world(directory, *store, directory, tls, security) as world:
+        yield SecuredWorld(world, files, operator)
 
 
 def has_line(deployment: Deployment, *words: str) -> Callable[[], bool]:
@@ -111,10 +76,8 @@ def has_line(deployment: Deployment, *words: str) -> Callable[[], bool]:
 
 
 def assert_tiered_and_readable(partition: Partition, values: list[bytes]) -> None:
-    partition.wait_until_tiered()
-    partition.wait_until_only_active_is_local()
-    cluster, name = partition.deployment.cluster, partition.name
-    assert [r.value for r in consumed(cluster, name)] == values
+    partition.wait_until_moved()
+    assert partition.values() == values
     partition.assert_finished_is_complete()
 
 
@@ -148,8 +111,7 @@ def test_a_broker_without_a_grant_is_named_and_tiers_once_it_has_one(
         refusal = f"RLMM at {secured.world.rlmm.address} refuses the broker"
         eventually(has_line(deployment, refusal, NEW_BROKER, "needs one of the roles"), DEADLINE_MS)
         assert partition.finished() == []
-        with secured.policy.open("a") as policy:
-            policy.write(GRANT_TO_NEW_BROKER)
+        secured.files.grant(NEW_BROKER, *OF_A_BROKER)
         assert_tiered_and_readable(partition, values)
     engine = create_engine(secured.world.database_url)
     query = text("SELECT DISTINCT actor FROM events WHERE topic_id = :topic_id")

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{broker.rolled} segments rolled; reads: {dict(answers)}")
         with open_channel(stack.endpoints.rlm, PLAINTEXT) as channel:
             lag = RemoteLogManagerClient(channel, stack.endpoints.rlm).copy_lag()
-        print(f"{lag.uncopied_segments} segments wait to be copied")
+        print(f"{lag.lag_segments} segments of lag")
     found = [growth for name, taken in samples.items() for growth in growths(name, taken)]
     for growth in found:
         print(_text(growth))
@@ -114,8 +114,7 @@ def _expire(rlmm: str, rlm: str) -> None:
     with open_channel(rlm, PLAINTEXT) as to_rlm, open_channel(rlmm, PLAINTEXT) as to_rlmm:
         (first, *_) = all_descriptions(RemoteLogManagerClient(to_rlm, rlm))
         RemoteLogMetadataManagerClient(to_rlmm, rlmm).put_topic_config(
-            first.topic_id_partition.topic_id,
-            {"retention.bytes": str(_TIER_BYTES)},
+            first.topic_id_partition.topic_id, {"retention.bytes": str(_TIER_BYTES)}, now=True
         )
 
 

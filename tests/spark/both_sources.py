@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> None:
         spark_session("sources", Path(name), Path(name) / "spark.log", settings) as spark,
     ):
         to_rlmm = {"rlmm": rlmm, "topic": topic}
-        to_both = {**to_rlmm, "rsm": rsm}
+        to_both = {"rlmm": rlmm, "rsm": rsm, "subscribe": topic, "startingOffsets": "earliest"}
         segments = spark.read.format("sediment").options(**to_rlmm).load()
         records = spark.read.format("sediment-records").options(**to_both).load()
         stream = spark.readStream.format("sediment-records").options(**to_both).load()

@@ -1,6 +1,7 @@
 """One deployment and one Spark cluster of processes for all tests here; each test has topics of its
 own, by whose names it sweeps."""
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,33 +10,30 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
+from services.rlm.copy.ship import ship
 from services.rsm.settings import RsmSettings
 from spark_jobs.spark_session import SparkSettings, spark_session
 from spark_jobs.sweeps.local_engine import LocalEngine
+from tests.harness.databases import Stores
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.processes import serving_rlmm
 from tests.harness.served import serving
 from tests.harness.tier import Tier
+from tests.harness.world import BUNDLED_LOG
 from tests.spark.jobs import Jobs, spark_engine
 from tests.spark.records_reads import ServedTier
 from tests.spark.tiers import new_tier
 
 
 @pytest.fixture(scope="session")
-def tier(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-) -> Iterator[Tier]:
-    with new_tier(tmp_path_factory.mktemp("tier"), postgres, migrated_database, s3) as made:
+def tier(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    with new_tier(tmp_path_factory.mktemp("tier"), stores) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def in_process(
-    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_database: str
+    tmp_path_factory: pytest.TempPathFactory, postgres: DatabaseServer, migrated_database: str
 ) -> Iterator[ServedTier]:
     """Both services over gRPC in this process, which start in no time."""
     name = f"in_process_{uuid4().hex}"
@@ -44,6 +42,15 @@ def in_process(
     with serving(settings) as rsm, serving_rlmm(database_url) as rlmm:
         yield ServedTier(rsm.client, rlmm.client, rsm.address, rlmm.address)
     postgres.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def shipped(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> ServedTier:
+    """The bundled log of a real broker in the tier."""
+    log_dir = shutil.copytree(BUNDLED_LOG, tmp_path_factory.mktemp("log") / "log")
+    ship([log_dir], tier.rsm, tier.rlmm)
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    return ServedTier(tier.rsm, tier.rlmm, rsm, rlmm)
 
 
 @pytest.fixture(scope="session")

@@ -138,6 +138,8 @@ def _done(report: SweepReport, document: Path) -> Done:
         return made
     assert made.totals["planned_segments"] == len(outcomes) == len(made.segments())
     assert made.totals["deleted_segments"] == outcomes.count("DELETED")
+    by_another = outcomes.count("DELETED_BY_ANOTHER")
+    assert made.totals["deleted_by_another_segments"] == by_another
     assert made.totals["refused_segments"] == outcomes.count("REFUSED")
     assert made.totals["failed_segments"] == outcomes.count("FAILED")
     assert made.exit_code == {"PLANNED": 0, "DONE": 0, "PARTIAL": 1, "REFUSED": 2}[made.outcome]

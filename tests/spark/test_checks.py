@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from services.api.ids import TopicIdPartition
-from services.api.operations import Anomaly, AnomalyKind, VerificationKind, VerifiedTopic
-from services.api.remote_log_metadata_manager import all_anomalies, all_verifications
+from services.api.operations import Anomaly, AnomalyKind, RunCounts, RunKind
+from services.api.remote_log_metadata_manager import all_anomalies, all_tool_runs
 from services.rsm.layout import segment_keys
 from services.workflows.check_documents import reconcile_document, scrub_document
 from services.workflows.reconcile import Reconciliation, ReconciliationPlan
@@ -60,14 +60,13 @@ def anomalies_of(tier: Tier, document: dict[str, Any]) -> set[Anomaly]:
     return {each.anomaly for each in seen if each.run_id == document["run_id"]}
 
 
-def verified_by(
-    tier: Tier, document: dict[str, Any], kind: VerificationKind
-) -> dict[UUID, VerifiedTopic]:
+def verified_by(tier: Tier, document: dict[str, Any], kind: RunKind) -> dict[UUID, RunCounts]:
     """Return what a run verified of each topic, if no later run did."""
     return {
-        each.verified.topic_id: each.verified
-        for each in all_verifications(tier.rlmm)
-        if (each.run_id, each.kind) == (document["run_id"], kind)
+        each.counts.topic_id: each.counts
+        for each in all_tool_runs(tier.rlmm)
+        if each.counts.topic_id is not None
+        and (each.run_id, each.kind) == (document["run_id"], kind)
     }
 
 
@@ -99,14 +98,14 @@ class Filled:
     topic: TopicIdPartition
     alone: dict[str, Any]
     anomalies: set[Anomaly]
-    verified: dict[UUID, VerifiedTopic]
+    verified: dict[UUID, RunCounts]
 
 
 @pytest.fixture(scope="module")
 def filled(tier: Tier) -> Filled:
     [tp, _] = with_every_anomaly(tier)
     alone = in_one_process(tier)
-    verified = verified_by(tier, alone, VerificationKind.RECONCILE)
+    verified = verified_by(tier, alone, RunKind.RECONCILE)
     return Filled(tp, alone, anomalies_of(tier, alone), verified)
 
 
@@ -117,9 +116,9 @@ def test_reconcile_finds_the_same_as_one_process(
     found = on_spark(spark, tier, tmp_path)
     assert same(found) == same(filled.alone)
     assert anomalies_of(tier, found) == filled.anomalies
-    assert verified_by(tier, found, VerificationKind.RECONCILE) == filled.verified
+    assert verified_by(tier, found, RunKind.RECONCILE) == filled.verified
     of_topic = filled.verified[filled.topic.topic_id]
-    assert of_topic.segments > of_topic.verified_segments > of_topic.failed_segments > 0
+    assert of_topic.segments > of_topic.done_segments > of_topic.failed_segments > 0
     kinds = {each.kind for each in filled.anomalies}
     assert kinds == set(AnomalyKind) - {AnomalyKind.ABANDONED_UPLOAD}
     assert min(found["copies"].values()) >= 1
@@ -199,7 +198,7 @@ def test_an_inventory_as_s3_writes_it(
     found = on_spark(spark, tier, tmp_path, inventory=written)
     assert same(found) == {**same(alone), "listed_at_ms": made_ms}
     # It verified what was there two days ago: less than the run in one process, which stays.
-    assert found["run_id"] not in {each.run_id for each in all_verifications(tier.rlmm)}
+    assert found["run_id"] not in {each.run_id for each in all_tool_runs(tier.rlmm)}
     for other, said in (
         (replace(written, max_age_ms=DAY_MS), "hides what was lost since; give a newer one"),
         (replace(written, bucket="another"), "not of another"),
@@ -255,14 +254,14 @@ def test_scrub_finds_the_same_as_one_process(
         alone = Scrub(tier.rlmm, tier.rsm, objects, plan, pace).run()
     expected = scrub_document(plan, (), 10**9, alone)
     reported = anomalies_of(tier, expected)
-    verified = verified_by(tier, expected, VerificationKind.SCRUB)
+    verified = verified_by(tier, expected, RunKind.SCRUB)
     this = a_run(scrub_job.JOB, tmp_path)
     config = ScrubConfig(options(tier), bytes_per_s=1e9)
     assert scrub_job.run(spark_engine(spark, this.directory), this, config).exit_code == 1
     found = json.loads(this.document.read_text())
     assert same(found) == same(expected)
     assert anomalies_of(tier, found) == reported
-    assert verified_by(tier, found, VerificationKind.SCRUB) == verified
+    assert verified_by(tier, found, RunKind.SCRUB) == verified
     assert verified[filled.topic.topic_id].failed_segments > 0
     assert alone.damaged >= 2
     assert alone.verified >= 3
@@ -295,10 +294,10 @@ def test_as_programs_one_deletes_if_it_is_told_to_and_one_verifies(
         return ended(process, (job,))
 
     assert filled.alone["anomalies"]["ORPHAN_OBJECTS"] > 0
-    deleted = run("reconcile", "--delete", "--grace-ms", "0")
+    deleted = run("reconcile", "--delete", "--grace", "0")
     assert (deleted.exit_code, deleted.report["failures"]) == (1, [])
     assert deleted.report["deleted_objects"] > 0
-    left = run("reconcile", "--grace-ms", "0")
+    left = run("reconcile", "--grace", "0")
     assert left.report["anomalies"] == {**filled.alone["anomalies"], "ORPHAN_OBJECTS": 0}
     scrubbed = run("scrub", "--topic", filled.topic.topic, "--part", "1/1")
     assert (scrubbed.exit_code, scrubbed.report["topics"]) == (1, [filled.topic.topic])

@@ -61,7 +61,7 @@ class RandomTier:
                 imports_of(rows, MutationContext(reason="a random tier"))
             )
             self._reports += [r for tp, segments in made if (r := self._report(tp, len(segments)))]
-            tier.rlmm.put_topic_config(topic_id, self._settings())
+            tier.rlmm.put_topic_config(topic_id, self._settings(), now=True)
 
     def report(self, tier: Tier, number: int) -> None:
         """Report all partitions again: an old report does not count, however long a job takes."""
@@ -111,8 +111,6 @@ class RandomTier:
             made["retention.ms"] = str(chance.choice([2, 20]) * HOUR_MS)
         if chance.random() < 0.5:
             made["retention.bytes"] = str(SIZE_BYTES * chance.randrange(10))
-        if chance.random() < 0.1:
-            made[chance.choice(["sediment.hold", "sediment.sweep.paused"])] = "true"
         return made
 
 

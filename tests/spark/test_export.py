@@ -5,7 +5,6 @@ In the environment of `make install-export`, which has an older Spark: so are bo
 """
 
 import json
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -18,11 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from services.api.holds import Hold
 from services.api.ids import uuid_to_text
 from services.api.remote_log_metadata_manager import all_segments
-from services.api.segments import ExportPosition
 from services.local.stack import own_environment
-from services.rlm.copy.ship import ship
 from supply_chain.requirements import EXPORT_LOCK, locked
 from tests.harness.eventually import eventually
 from tests.harness.tier import Tier, a_topic
@@ -42,15 +40,6 @@ SMALL = (
     ("--conf", "spark.sql.codegen.wholeStage=false"),
     ("--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
 )
-
-
-@pytest.fixture(scope="module")
-def shipped(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> ServedTier:
-    """The bundled log of a real broker in the tier."""
-    log = ROOT / "tests" / "data" / "kafka-log"
-    ship([shutil.copytree(log, tmp_path_factory.mktemp("log") / "log")], tier.rsm, tier.rlmm)
-    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
-    return ServedTier(tier.rsm, tier.rlmm, rsm, rlmm)
 
 
 class Export:
@@ -82,12 +71,12 @@ class Export:
         assert process.returncode in (0, 1, -9), errors
         return process.returncode, json.loads(output) if output else {}
 
-    def kept(self) -> list[ExportPosition]:
+    def kept(self) -> list[Hold]:
         """Return the positions in RLMM; each partition has one."""
         rlmm, found = self._rlmm, []
         for topic in TOPICS:
             for each in rlmm.list_partitions(topic=topic).partitions:
-                [position] = rlmm.partition_state(each.topic_id_partition).value.export_positions
+                [position] = rlmm.partition_state(each.topic_id_partition).value.holds
                 found.append(position)
         return found
 
@@ -150,28 +139,27 @@ def dies_before_commit(directory: Path) -> list[str]:
     return ["--conf", store, "--conf", f"spark.driver.extraClassPath={directory}"]
 
 
+READ = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
+
+
 def wanted_rows(tier: ServedTier, topics: Sequence[str] = TOPICS) -> list[dict[str, Any]]:
-    return [
-        row
-        for topic in sorted(topics)
-        for row in records(tier, topic=topic, isolation="read_committed")
-    ]
+    return [row for topic in sorted(topics) for row in records(tier, subscribe=topic, **READ)]
 
 
 def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path: Path) -> None:
     export = Export(shipped, tmp_path / "table")
     assert export.run("export.kept")[0] == -9
-    assert {each.next_offset for each in export.kept()} == {0}
+    assert {each.first_offset for each in export.kept()} == {0}
     assert export.run("export.committed")[0] == -9
     written = len(export.rows())
     assert written > 0
     kill_while_writing(export)
     commits, files = len(export.commits()), len(export.written())
-    positions = [each.next_offset for each in export.kept()]
+    positions = [each.first_offset for each in export.kept()]
     assert export.run("", *dies_before_commit(tmp_path))[0] == -9
     assert len(export.written()) > files
     assert len(export.commits()) == commits
-    assert [each.next_offset for each in export.kept()] == positions
+    assert [each.first_offset for each in export.kept()] == positions
     code, report = export.run()
     assert (code, report["outcome"]) == (0, "DONE")
     wanted = wanted_rows(shipped)
@@ -187,8 +175,8 @@ def test_kills_add_nothing_twice_and_miss_nothing(shipped: ServedTier, tmp_path:
         if "txn" in action
     )
     assert set(versions.values()) == {1}
-    ends = sorted(row["next_offset"] for row in report["partitions"])
-    assert sorted(each.next_offset for each in export.kept()) == ends
+    ends = sorted(row["first_offset"] for row in report["partitions"])
+    assert sorted(each.first_offset for each in export.kept()) == ends
     commits = len(export.commits())
     code, report = export.run()
     assert code == 0
@@ -251,13 +239,13 @@ def test_a_partition_that_cannot_be_exported_does_not_keep_the_others(
     export = Export(shipped, tmp_path / "table", names)
 
     def run(*options: str) -> tuple[int, dict[str, Any]]:
-        code, report = export.run("", "--lease-ms", "0", *options)
+        code, report = export.run("", "--lease", "0", *options)
         return code, {row["topic"]: row for row in report["partitions"]}
 
     code, rows = run()
     assert code == 1
     assert rows[again]["topic_id"] == uuid_to_text(new.topic_id)
-    assert [rows[name]["next_offset"] for name in (again, index, log, lost)] == [1, None, None, 2]
+    assert [rows[name]["first_offset"] for name in (again, index, log, lost)] == [1, None, None, 2]
     assert "LEADER_EPOCH index" in rows[index]["error"]
     assert "sediment scrub" in rows[log]["error"]
     assert rows[again]["error"] is rows[lost]["error"] is None
@@ -266,7 +254,7 @@ def test_a_partition_that_cannot_be_exported_does_not_keep_the_others(
     copied(shipped, losing, 4, [plain(4, [b"e"])])
     tier.rlmm.raise_log_start_offset(losing, 4)
     code, rows = run()
-    assert (code, rows[lost]["next_offset"]) == (1, 2)
+    assert (code, rows[lost]["first_offset"]) == (1, 2)
     assert "offsets 2 to 3 were deleted" in rows[lost]["error"]
     code, rows = run("--skip-lost")
     assert rows[lost]["error"] is None

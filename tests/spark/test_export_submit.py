@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from services.api.roles import Role
-from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
+from tests.harness.databases import Stores
 from tests.harness.jars import ensure_s3a_jars
 from tests.harness.secured import Deployment, spiffe
 from tests.harness.tier import Tier, a_topic
@@ -52,15 +52,11 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 @pytest.fixture(scope="module")
 def secured(
-    deployment: Deployment,
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
+    deployment: Deployment, stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tier]:
     settings = deployment.environment("RSM") | deployment.environment("RLMM")
     directory, own = tmp_path_factory.mktemp("secured"), deployment.client("tests")
-    with new_tier(directory, postgres, migrated_database, s3, settings, own) as tier:
+    with new_tier(directory, stores, settings, own) as tier:
         yield tier
 
 
@@ -109,8 +105,8 @@ def test_a_table_in_a_store_has_each_record_once(
     assert [(row["offset"], row["value"]) for row in rows] == list(
         enumerate([b"a", b"b", b"c", b"d"])
     )
-    [position] = secured.rlmm.partition_state(tp).value.export_positions
-    assert (position.name, position.next_offset) == (TABLE, 4)
+    [position] = secured.rlmm.partition_state(tp).value.holds
+    assert (position.name, position.first_offset) == (TABLE, 4)
 
 
 def rows_of(store: S3Endpoint, directory: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,16 +16,16 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
     all_segments,
 )
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
+from services.workflows.deployment_state import read_kept
 from services.workflows.rebuild import Rebuild, RebuildPlan
-from services.workflows.rebuild_document import read_kept, rebuild_document
+from services.workflows.rebuild_document import rebuild_document
 from spark_jobs.checks import rebuild_job
 from spark_jobs.checks.options import RebuildConfig
 from spark_jobs.connections import Services
 from spark_jobs.options import SweepOptions
 from spark_jobs.sweeps.sweep import SweepRun
-from tests.harness.processes import RlmmProcess, serving_rlmm
+from tests.harness.databases import Stores
+from tests.harness.processes import serving_rlmm
 from tests.harness.tier import BROKER, Tier, a_topic, now_ms
 from tests.spark.buckets import with_every_anomaly
 from tests.spark.jobs import spark_engine
@@ -36,28 +35,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 
 
 @pytest.fixture(scope="module")
-def filled(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-) -> Iterator[Tier]:
+def filled(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
     """A tier of its own, with everything that bucket and metadata can disagree about."""
     directory = tmp_path_factory.mktemp("rebuilt")
-    with new_tier(directory, postgres, migrated_database, s3) as tier:
+    with new_tier(directory, stores) as tier:
         with_every_anomaly(tier)
         [twice] = a_topic()
         tier.fill(twice, 2)
         tier.fill(twice, 2)
         yield tier
-
-
-@contextmanager
-def empty_rlmm(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[RlmmProcess]:
-    name = f"lost_{uuid4().hex}"
-    with serving_rlmm(postgres.create_database(name, migrated_database)) as rlmm:
-        yield rlmm
-    postgres.drop_database(name)
 
 
 class Rebuilds:
@@ -102,15 +88,13 @@ def comparable(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_lost_database_is_rebuilt_as_by_one_process(
-    spark: SparkSession,
-    filled: Tier,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    tmp_path: Path,
+    spark: SparkSession, filled: Tier, stores: Stores, tmp_path: Path
 ) -> None:
     with (
-        empty_rlmm(postgres, migrated_database) as one,
-        empty_rlmm(postgres, migrated_database) as other,
+        stores.new() as store,
+        stores.new() as another_store,
+        serving_rlmm(store.database_url) as one,
+        serving_rlmm(another_store.database_url) as other,
     ):
         alone = Rebuilds(filled, one.address, one.client)
         tasks = Rebuilds(filled, other.address, other.client)

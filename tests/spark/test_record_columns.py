@@ -1,7 +1,6 @@
 """Rows that are made of all records at once are those that are made record by record."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -13,7 +12,7 @@ from services.api.validation import INT64_MAX
 from services.common.inflate import DEFAULT_LIMIT_BYTES, Codec
 from services.records.batches import HEADER_BYTES, Batch
 from services.records.columns import RECORDS_SCHEMA, RecordsBuilder
-from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.records.decode import UnreadableRecordsError
 from tests.harness.committed_reads import batches_in
 from tests.unit.rlm.kafka_bytes import TRANSACTIONAL, batch, varint
 
@@ -52,25 +51,15 @@ def random_batch(chance: Random, base: int, *, with_headers: bool = False) -> by
     )
 
 
-@dataclass(frozen=True)
-class Chosen:
-    limit_bytes: int = DEFAULT_LIMIT_BYTES
-    from_time_ms: int | None = None
-    to_time_ms: int | None = None
-
-    def builder(self) -> RecordsBuilder:
-        return RecordsBuilder(TP, self.limit_bytes, self.from_time_ms, self.to_time_ms)
-
-
-def one_by_one(batches: list[Batch], first: int, last: int, chosen: Chosen) -> pa.RecordBatch:
-    columns = RecordColumns()
+def one_by_one(batches: list[Batch], first: int, last: int) -> pa.RecordBatch:
+    made = RecordsBuilder(TP, DEFAULT_LIMIT_BYTES)
     for each in batches:
-        decode(each, first, last, chosen.limit_bytes, columns)
-    return chosen.builder().rows_of(columns)
+        made.add(each, first, last)
+    return made.decoded_rows()
 
 
-def at_once(batches: list[Batch], first: int, last: int, chosen: Chosen) -> pa.RecordBatch:
-    made = chosen.builder()
+def at_once(batches: list[Batch], first: int, last: int) -> pa.RecordBatch:
+    made = RecordsBuilder(TP, DEFAULT_LIMIT_BYTES)
     for each in batches:
         made.add(each, first, last)
     rows = made.rows()
@@ -79,13 +68,17 @@ def at_once(batches: list[Batch], first: int, last: int, chosen: Chosen) -> pa.R
     return rows
 
 
-Way = Callable[[list[Batch], int, int, Chosen], pa.RecordBatch]
+Way = Callable[[list[Batch], int, int], pa.RecordBatch]
 
 
 def outcome(way: Way, batches: list[Batch]) -> dict[str, Any] | str:
     """Return all rows, or why they cannot be decoded."""
     try:
-        rows: dict[str, Any] = way(batches, 0, INT64_MAX, Chosen()).to_pydict()
+        rows: dict[str, Any] = way(
+            batches,
+            0,
+            INT64_MAX,
+        ).to_pydict()
     except UnreadableRecordsError as e:
         return str(e)
     return rows
@@ -94,8 +87,6 @@ def outcome(way: Way, batches: list[Batch]) -> dict[str, Any] | str:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_records_give_the_same_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, with_headers = Random(seed), seed % 5 == 4
-    if not with_headers:  # they are usual: none is decoded by itself
-        monkeypatch.setattr("services.records.columns.decode", None)
     log, base = b"", 5
     for _ in range(6):
         made = random_batch(chance, base, with_headers=with_headers)
@@ -103,10 +94,12 @@ def test_random_records_give_the_same_rows(seed: int, monkeypatch: pytest.Monkey
         base += int.from_bytes(made[23:27], "big") + 1
     batches = list(batches_in(log))
     first, last = sorted(chance.choices(range(base + 5), k=2))
-    for chosen in (Chosen(), Chosen(from_time_ms=1_000_000, to_time_ms=1_000_063)):
-        for bounds in ((0, INT64_MAX), (first, last)):
-            wanted = one_by_one(batches, *bounds, chosen)
-            assert at_once(batches, *bounds, chosen).equals(wanted)
+    for bounds in ((0, INT64_MAX), (first, last)):
+        wanted = one_by_one(batches, *bounds)
+        with monkeypatch.context() as patched:
+            if not with_headers:  # they are usual: none is decoded by itself
+                patched.setattr("services.records.columns.records_of", None)
+            assert at_once(batches, *bounds).equals(wanted)
 
 
 @pytest.mark.parametrize("seed", range(20))

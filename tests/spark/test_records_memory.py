@@ -25,7 +25,7 @@ than the segment alone."""
 def test_a_large_segment_is_read_in_little_memory(in_process: ServedTier) -> None:
     (tp,) = a_topic("large")
     records = _fill(in_process, tp)
-    made = source(in_process, topic="large", splitBytes=2 * SEGMENT_MIB * 1024 * 1024)
+    made = source(in_process, subscribe="large", splitBytes=2 * SEGMENT_MIB * 1024 * 1024)
     reader = made.reader(made.schema())
     (task,) = reader.partitions()
     done = subprocess.run(

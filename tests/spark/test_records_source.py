@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -33,12 +34,13 @@ from services.records.index_files import AbortedTxn
 from services.rlm.copy.ship import ShipSettings, ship
 from services.rpc.client.direct import DirectReader
 from services.rsm.settings import RsmSettings
-from spark_jobs.records.schema import RECORDS_SCHEMA
+from spark_jobs.records.schema import RECORDS_SCHEMA, WITH_HEADERS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
 from spark_jobs.records.stream import EPOCHS, FIRST, from_json
 from tests.harness.served import serving
 from tests.harness.synthetic_log import bomb
 from tests.harness.tier import BROKER, a_topic
+from tests.harness.wrapper import Wrapper
 from tests.spark.made_logs import copied, plain
 from tests.spark.records_reads import ServedTier, offsets, reaches, records, rows_of, source, tasks
 from tests.unit.rlm.kafka_bytes import (
@@ -52,7 +54,17 @@ from tests.unit.rlm.kafka_bytes import (
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 DATA = Path(__file__).parents[1] / "data"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LEVEL = "kafka.isolation.level"
 TOPICS = ["orders.eu-west", "payments", "clicks", "profiles", "telemetry", "mixed-codecs"]
+
+
+def between(topic: str, first: int, end: int = -1) -> dict[str, object]:
+    """Return the options that read partition 0 from an offset to another one, exclusive."""
+    return {"startingOffsets": {topic: {"0": first}}, "endingOffsets": {topic: {"0": end}}}
+
+
+def ms_of(time: datetime) -> int:
+    return (time - EPOCH) // timedelta(milliseconds=1)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +108,8 @@ def decoded(text: str | None) -> bytes | None:
 
 
 def test_the_schema_is_the_same_in_spark_and_in_arrow() -> None:
-    assert to_arrow_schema(RECORDS_SCHEMA, timezone="UTC") == columns.RECORDS_SCHEMA
+    assert to_arrow_schema(WITH_HEADERS_SCHEMA, timezone="UTC") == columns.RECORDS_SCHEMA
+    assert [*RECORDS_SCHEMA] == [each for each in WITH_HEADERS_SCHEMA if each.name != "headers"]
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
@@ -104,7 +117,7 @@ def test_the_schema_is_the_same_in_spark_and_in_arrow() -> None:
 def test_every_record_is_as_a_consumer_read_it(
     shipped: ServedTier, topic: str, isolation: str
 ) -> None:
-    ends = {p: row[1] for p, row in reaches(shipped, topic=topic, isolation=isolation).items()}
+    ends = {p: row[1] for p, row in reaches(shipped, subscribe=topic, **{LEVEL: isolation}).items()}
     wanted = [
         row
         for row in consumed(topic)
@@ -114,78 +127,124 @@ def test_every_record_is_as_a_consumer_read_it(
     for row in wanted:
         del row["committed"]
     assert len(wanted) > 100
-    assert records(shipped, topic=topic, isolation=isolation, splitBytes=16_384) == wanted
+    read = {"subscribe": topic, LEVEL: isolation, "splitBytes": 16_384}
+    assert records(shipped, **read, includeHeaders="true") == wanted
+    for row in wanted:
+        del row["headers"]
+    assert records(shipped, **read) == wanted
 
 
 def test_splits_of_any_size_give_each_record_once(shipped: ServedTier) -> None:
-    whole = records(shipped, topic="telemetry")
-    split = tasks(shipped, topic="telemetry", splitBytes=4_096)
-    assert len(split) > 4 * len(tasks(shipped, topic="telemetry", splitBytes=65_536))
+    whole = records(shipped, subscribe="telemetry")
+    split = tasks(shipped, subscribe="telemetry", splitBytes=4_096)
+    assert len(split) > 4 * len(tasks(shipped, subscribe="telemetry", splitBytes=65_536))
     assert [row for rows in split for row in rows] == whole
 
 
 @pytest.mark.parametrize(
-    ("first", "last"), [(0, 0), (57, 58), (119, 121), (100, 299), (250, 10_000)]
+    ("first", "end"), [(0, 1), (57, 59), (119, 122), (100, 300), (250, -1), (57, 57)]
 )
-def test_a_range_of_offsets_has_those_offsets(shipped: ServedTier, first: int, last: int) -> None:
-    wanted = [
-        n for n in offsets(records(shipped, topic="payments", partition=0)) if first <= n <= last
-    ]
-    found = tasks(shipped, topic="payments", partition=0, fromOffset=first, toOffset=last)
+def test_a_range_of_offsets_has_those_offsets(shipped: ServedTier, first: int, end: int) -> None:
+    every = offsets(records(shipped, assign={"payments": [0]}))
+    wanted = [n for n in every if first <= n and (n < end or end < 0)]
+    found = tasks(shipped, assign={"payments": [0]}, **between("payments", first, end))
     assert offsets(row for rows in found for row in rows) == wanted
     assert len(found) <= 1
 
 
-def test_a_range_of_times_has_those_times(shipped: ServedTier) -> None:
-    every = records(shipped, topic="telemetry")
+def test_a_range_of_times_begins_and_ends_at_the_first_record_of_a_time(
+    shipped: ServedTier,
+) -> None:
+    every = records(shipped, subscribe="telemetry")
     times = sorted(row["timestamp"] for row in every)
-    first, last = times[len(times) // 3], times[len(times) // 2]
-    found = records(shipped, topic="telemetry", fromTime=first.isoformat(), toTime=last.isoformat())
-    assert found == [row for row in every if first <= row["timestamp"] <= last]
+    first, end = (ms_of(times[len(times) * part // 6]) for part in (2, 3))
+    wanted = []
+    for partition in sorted({row["partition"] for row in every}):
+        rows = [row for row in every if row["partition"] == partition]
+        at, until = (
+            next(n for n, row in enumerate(rows) if ms_of(row["timestamp"]) >= ms)
+            for ms in (first, end)
+        )
+        wanted += rows[at:until]
+    found = records(shipped, subscribe="telemetry", startingTimestamp=first, endingTimestamp=end)
+    assert found == wanted
     assert found
 
 
-def test_old_segments_are_not_planned(shipped: ServedTier) -> None:
-    every = records(shipped, topic="profiles")
-    newest = max(row["timestamp"] for row in every)
-    planned = source(shipped, topic="profiles", fromTime=newest.isoformat())
+def test_old_segments_are_not_planned_and_a_time_without_records_is_named(
+    shipped: ServedTier,
+) -> None:
+    every = records(shipped, assign={"profiles": [0]})
+    newest = max(ms_of(row["timestamp"]) for row in every)
+    by_time = {"profiles": {"0": newest}}
+    read = {"assign": {"profiles": [0]}, "startingOffsetsByTimestamp": by_time}
+    planned = source(shipped, **read)
     [task] = planned.reader(planned.schema()).partitions()
     assert len(task.value) < 4
-    assert records(shipped, topic="profiles", fromTime=newest.isoformat()) == [
-        row for row in every if row["timestamp"] >= newest
-    ]
+    at = next(n for n, row in enumerate(every) if ms_of(row["timestamp"]) >= newest)
+    assert records(shipped, **read) == every[at:]
+    later = {"subscribe": "profiles", "startingTimestamp": newest + 10**9}
+    with pytest.raises(InvalidRequestError, match=r"has no record of .* ms or later"):
+        records(shipped, **later)
+    assert records(shipped, **later, startingOffsetsByTimestampStrategy="latest") == []
 
 
 def test_the_offsets_say_how_far_a_read_reaches_and_why(shipped: ServedTier) -> None:
-    [first, end, *_, why] = reaches(shipped, topic="clicks", partition=1)[1]
+    [first, end, *_, why] = reaches(shipped, assign={"clicks": [1]})[1]
     assert (first, why) == (5, f"no finished segment has offset {end}")
-    assert offsets(records(shipped, topic="clicks", partition=1))[-1] == end - 1
-    assert reaches(shipped, topic="clicks", partition=1, toOffset=9)[1][-1] == "option toOffset"
+    assert offsets(records(shipped, assign={"clicks": [1]}))[-1] == end - 1
+    ending = {"clicks": {"1": 10}}
+    cut = reaches(shipped, assign={"clicks": [1]}, endingOffsets=ending)[1]
+    assert (cut[1], cut[-1]) == (10, "option endingOffsets")
 
 
 BAD: list[tuple[dict[str, object], str]] = [
-    ({}, "option topic: give the names of topics"),
-    ({"topic": "a", "isolation": "committed"}, "option isolation: must be one of read_committed"),
-    ({"topic": "a", "splitBytes": "1"}, "option splitBytes: must be a whole number, 4096 to"),
-    ({"topic": "a", "fromOffset": "x"}, "option fromOffset: must be a whole number"),
-    ({"topic": "a", "form": "x"}, "option form: there is no such option"),
+    ({}, "option subscribe: give one of"),
+    ({"subscribe": "a", "assign": '{"a":[0]}'}, "option assign: give one of"),
+    ({"assign": "{"}, "option assign: must be like"),
+    ({"assign": '{"a":[-1]}'}, "option assign: must be like"),
+    ({"assign": '{"a":0}'}, "option assign: must be like"),
+    ({"subscribePattern": "("}, "option subscribePattern: .* no regular expression"),
+    ({"subscribe": "a", LEVEL: "committed"}, f"option {LEVEL}: must be one of read_committed"),
+    ({"subscribe": "a", "splitBytes": "1"}, "option splitBytes: must be a whole number, 4096 to"),
+    ({"subscribe": "a", "startingOffsets": "x"}, "option startingOffsets: must be earliest"),
+    ({"subscribe": "a", "startingOffsets": "latest"}, "startingOffsets: a query cannot begin"),
+    ({"subscribe": "a", "startingOffsets": '{"a":{"0":-1}}'}, "a query cannot begin at the latest"),
+    ({"subscribe": "a", "startingOffsets": '{"a":{"0":true}}'}, "option startingOffsets: must be"),
+    ({"subscribe": "a", "endingOffsets": "earliest"}, "endingOffsets: a read cannot end"),
+    ({"subscribe": "a", "endingTimestamp": "x"}, "option endingTimestamp: must be a whole number"),
+    ({"subscribe": "a", "startOffsets": "x"}, "did you mean startingOffsets"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), BAD)
 def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    made, schema = SedimentRecords(CaseInsensitiveDict(options)), StructType([])
     with pytest.raises(InvalidRequestError, match=message):
-        SedimentRecords(CaseInsensitiveDict(options)).schema()
+        made.reader(schema)
 
 
 def test_what_the_tier_does_not_have_is_named(shipped: ServedTier) -> None:
-    with pytest.raises(InvalidRequestError, match="option topic: RLMM knows no topic nowhere"):
-        records(shipped, topic="nowhere")
-    with pytest.raises(InvalidRequestError, match="option partition: the tier has no partition 9"):
-        records(shipped, topic="clicks", partition=9)
-    made = source(shipped, topic="clicks", toOffset=1)
-    with pytest.raises(InvalidRequestError, match="option toOffset: a stream has no end"):
+    with pytest.raises(InvalidRequestError, match="option subscribe: RLMM knows no topic nowhere"):
+        records(shipped, subscribe="nowhere")
+    with pytest.raises(InvalidRequestError, match=r"option assign: the tier has no partition .*-9"):
+        records(shipped, assign={"clicks": [0, 9]})
+    with pytest.raises(InvalidRequestError, match="states some partitions and not clicks-1"):
+        records(shipped, subscribe="clicks", startingOffsets={"clicks": {"0": 5}})
+    made = source(shipped, subscribe="clicks", endingOffsets={"clicks": {"0": 1}})
+    with pytest.raises(InvalidRequestError, match="option endingOffsets: a stream has no end"):
         made.streamReader(made.schema())
+
+
+def test_a_pattern_names_each_topic_that_it_matches_whole(shipped: ServedTier) -> None:
+    found = records(shipped, subscribePattern="pay.*|click")
+    assert found == records(shipped, subscribe="payments")
+    assert records(shipped, subscribePattern="no.*") == []
+
+
+def test_tasks_are_about_as_many_as_asked_for(shipped: ServedTier) -> None:
+    assert len(tasks(shipped, subscribe="telemetry", minPartitions=12)) >= 12
+    assert len(tasks(shipped, subscribe="telemetry", minPartitions=1)) < 12
 
 
 def test_records_of_overlapping_segments_come_once(tier: ServedTier) -> None:
@@ -194,7 +253,7 @@ def test_records_of_overlapping_segments_come_once(tier: ServedTier) -> None:
     copied(tier, tp, 0, log[:3])
     copied(tier, tp, 2, log[1:4])
     copied(tier, tp, 4, log[2:5])
-    rows = records(tier, topic=tp.topic)
+    rows = records(tier, subscribe=tp.topic)
     assert [(row["offset"], row["value"]) for row in rows] == [(n, b"%d" % n) for n in range(10)]
 
 
@@ -202,7 +261,8 @@ def test_records_of_an_overruled_leader_are_left_out(tier: ServedTier) -> None:
     [tp] = a_topic()
     copied(tier, tp, 0, [plain(0, [b"a", b"b"]), plain(2, [b"lost", b"lost"])])
     copied(tier, tp, 2, [plain(2, [b"c", b"d", b"e"], leader_epoch=1)], epochs=((0, 0), (1, 2)))
-    assert [row["value"] for row in records(tier, topic=tp.topic)] == [b"a", b"b", b"c", b"d", b"e"]
+    values = [row["value"] for row in records(tier, subscribe=tp.topic)]
+    assert values == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_a_name_means_the_topic_that_is_not_being_deleted(tier: ServedTier) -> None:
@@ -210,11 +270,11 @@ def test_a_name_means_the_topic_that_is_not_being_deleted(tier: ServedTier) -> N
     copied(tier, old, 0, [plain(0, [b"old"])])
     earlier = stream(tier, old).initialOffset()
     copied(tier, new, 0, [plain(0, [b"new"])])
-    with pytest.raises(InvalidRequestError, match="option topic: several topics have the name"):
-        records(tier, topic="again")
+    with pytest.raises(InvalidRequestError, match="option subscribe: several topics have the name"):
+        records(tier, subscribe="again")
     tier.mark_deleted(old)
-    assert [row["value"] for row in records(tier, topic="again")] == [b"new"]
-    by_id = records(tier, topic="again", topicId=uuid_to_text(old.topic_id))
+    assert [row["value"] for row in records(tier, subscribe="again")] == [b"new"]
+    by_id = records(tier, subscribe="again", topicId=uuid_to_text(old.topic_id))
     assert [row["value"] for row in by_id] == [b"old"]
     with pytest.raises(InvalidRangeError, match="failOnDataLoss=false"):
         stream(tier, new).latestOffset(earlier, ReadAllAvailable())
@@ -224,10 +284,12 @@ def test_a_read_ends_before_a_hole_and_passes_a_recorded_gap(tier: ServedTier) -
     [tp] = a_topic()
     copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
     copied(tier, tp, 4, [plain(4, [b"e"])])
-    assert offsets(records(tier, topic=tp.topic)) == [0, 1]
-    assert offsets(records(tier, topic=tp.topic, fromOffset=2)) == [4]
+    assert offsets(records(tier, subscribe=tp.topic)) == [0, 1]
+    begin_at_2 = {"subscribe": tp.topic, "startingOffsets": {tp.topic: {"0": 2}}}
+    assert offsets(records(tier, **begin_at_2)) == []
+    assert offsets(records(tier, **begin_at_2, failOnDataLoss="false")) == [4]
     tier.rlmm.record_gap(tp, OffsetGap(2, 3), BROKER)
-    assert offsets(records(tier, topic=tp.topic)) == [0, 1, 4]
+    assert offsets(records(tier, subscribe=tp.topic)) == [0, 1, 4]
 
 
 def test_a_transaction_that_the_tier_cannot_decide_ends_a_committed_read(tier: ServedTier) -> None:
@@ -237,17 +299,17 @@ def test_a_transaction_that_the_tier_cannot_decide_ends_a_committed_read(tier: S
     )
     first = [plain(0, [b"0"]), mine, plain(2, [b"2"])]
     copied(tier, tp, 0, first, open_transactions={7: 1})
-    committed = {"topic": tp.topic, "isolation": "read_committed"}
+    committed = {"subscribe": tp.topic, LEVEL: "read_committed"}
     assert offsets(records(tier, **committed)) == [0]
     assert "transaction at offset 1" in reaches(tier, **committed)[0][-1]
-    assert offsets(records(tier, topic=tp.topic)) == [0, 1, 2]
+    assert offsets(records(tier, subscribe=tp.topic)) == [0, 1, 2]
     aborted = AbortedTxn(7, 1, 4, 5).to_bytes()
     copied(tier, tp, 3, [other, marker(4, 7, ABORT), plain(5, [b"5"])], aborted=aborted)
     assert offsets(records(tier, **committed)) == [0, 2, 5]
-    assert offsets(records(tier, topic=tp.topic)) == [0, 1, 2, 3, 5]
+    assert offsets(records(tier, subscribe=tp.topic)) == [0, 1, 2, 3, 5]
     later = plain(6, [b"6"], producer_id=7, attributes=TRANSACTIONAL)
     copied(tier, tp, 6, [later, marker(7, 7, COMMIT)])
-    assert offsets(records(tier, **committed, fromOffset=1)) == [2, 5, 6]
+    assert offsets(records(tier, **committed, **between(tp.topic, 1))) == [2, 5, 6]
 
 
 def test_a_committed_read_leaves_indexes_far_behind_its_end_alone(tier: ServedTier) -> None:
@@ -263,8 +325,8 @@ def test_a_committed_read_leaves_indexes_far_behind_its_end_alone(tier: ServedTi
             [mine, marker(at + 1, 7, ABORT), plain(at + 2, [b"kept"])],
             aborted=aborted,
         )
-    committed = {"topic": tp.topic, "isolation": "read_committed"}
-    assert offsets(records(tier, **committed, toOffset=5)) == [2, 5]
+    committed = {"subscribe": tp.topic, LEVEL: "read_committed"}
+    assert offsets(records(tier, **committed, **between(tp.topic, 0, 6))) == [2, 5]
     with pytest.raises(CorruptSegmentError, match="TRANSACTION index"):
         records(tier, **committed)
 
@@ -274,14 +336,15 @@ def test_a_batch_that_inflates_beyond_the_bound_is_an_error_by_name(tier: Served
     payload = bomb(Codec.GZIP, 16 * 1024 * 1024)
     copied(tier, tp, 0, [plain(0, [b"a"]), batch(1, payload=payload, attributes=Codec.GZIP)])
     with pytest.raises(CorruptSegmentError, match=r"offset 1 to .* inflates to more than"):
-        records(tier, topic=tp.topic, maxBatchBytes=1_000_000)
-    assert offsets(records(tier, topic=tp.topic, maxBatchBytes=1_000_000, toOffset=0)) == [0]
+        records(tier, subscribe=tp.topic, maxBatchBytes=1_000_000)
+    first = {"maxBatchBytes": 1_000_000, **between(tp.topic, 0, 1)}
+    assert offsets(records(tier, subscribe=tp.topic, **first)) == [0]
 
 
 def test_a_segment_that_is_deleted_meanwhile_is_named(tier: ServedTier) -> None:
     [tp] = a_topic()
     made = copied(tier, tp, 0, [plain(0, [b"a"])])
-    planned = source(tier, topic=tp.topic)
+    planned = source(tier, subscribe=tp.topic)
     reader = planned.reader(planned.schema())
     [task] = reader.partitions()
     tier.rsm.delete_log_segment_data(made)
@@ -356,10 +419,10 @@ def test_a_stream_of_a_partition_that_was_removed_fails_unless_it_may_lose_it(
 ) -> None:
     [removed], [other] = a_topic(), a_topic()
     made, _ = (copied(tier, tp, 0, [plain(0, [b"a", b"b"])]) for tp in (removed, other))
-    ids = ",".join(uuid_to_text(tp.topic_id) for tp in (removed, other))
+    pattern = f"{removed.topic}|{other.topic}"
 
     def reader(**options: object) -> Any:
-        made = source(tier, topicId=ids, **options)
+        made = source(tier, subscribePattern=pattern, startingOffsets="earliest", **options)
         return made.streamReader(made.schema())
 
     start = reader().initialOffset()
@@ -443,7 +506,7 @@ def stream_rows(reader: Any, start: Any, end: Any) -> list[dict[str, Any]]:
 
 
 def stream(tier: ServedTier, tp: TopicIdPartition, **options: object) -> Any:
-    made = source(tier, topic=tp.topic, **options)
+    made = source(tier, **{"subscribe": tp.topic, "startingOffsets": "earliest", **options})
     return made.streamReader(made.schema())
 
 
@@ -453,26 +516,23 @@ def stream_offsets(reader: Any, start: Any, end: Any) -> list[int]:
 
 
 def test_bytes_before_and_after_a_range_are_not_requested(shipped: ServedTier) -> None:
-    planned = source(shipped, topic="telemetry", fromOffset=20, toOffset=21)
+    planned = source(shipped, assign={"telemetry": [0]}, **between("telemetry", 20, 22))
     [task] = planned.reader(planned.schema()).partitions()
     [piece] = task.value
     assert 0 < piece.start_position < piece.end_position
     assert piece.size_bytes < piece.extent.segment.segment_size_in_bytes // 2
 
 
-class CountingRsm:
+class CountingRsm(Wrapper[Any]):
     """RSM, and how many logs were streamed."""
 
     def __init__(self, rsm: Any) -> None:
-        self._rsm = rsm
+        super().__init__(rsm)
         self.streamed = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rsm, name)
 
     def fetch_log_segment(self, *arguments: Any) -> Iterator[bytes]:
         self.streamed += 1
-        chunks: Iterator[bytes] = self._rsm.fetch_log_segment(*arguments)
+        chunks: Iterator[bytes] = self.real.fetch_log_segment(*arguments)
         return chunks
 
 
@@ -498,7 +558,7 @@ def test_logs_are_read_from_the_store_itself_and_streamed_where_it_is_damaged(
     with serving(settings) as served:
         own = ServedTier(served.client, tier.rlmm, served.address, tier.rlmm_address)
         made = copied(own, tp, 0, batches)
-        rows = records(own, topic=tp.topic, directReads="true", splitBytes=1_000_000)
+        rows = records(own, subscribe=tp.topic, directReads="true", splitBytes=1_000_000)
         assert [row["value"] for row in rows] == values
         rsm = CountingRsm(served.client)
         with closing(DirectReader(rsm)) as reader:
@@ -525,17 +585,34 @@ def names(s3: S3Endpoint, bucket: str) -> list[str]:
     return [str(each.object_name) for each in s3.client().list_objects(bucket, recursive=True)]
 
 
-def test_a_read_that_must_have_every_offset_fails_without_one(tier: ServedTier) -> None:
+def test_a_read_of_offsets_that_are_stated_fails_without_one(tier: ServedTier) -> None:
     [tp] = a_topic()
     copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
-    wanted = {"topic": tp.topic, "requireAll": "true", "fromOffset": 0}
-    assert offsets(records(tier, **wanted, toOffset=1)) == [0, 1]
+    read = {"subscribe": tp.topic}
+    assert offsets(records(tier, **read, **between(tp.topic, 0, 2))) == [0, 1]
     with pytest.raises(InvalidRangeError, match=r"offsets 0 to 2 were to be read.* has 0 to 1;"):
-        records(tier, **wanted, toOffset=2)
+        records(tier, **read, **between(tp.topic, 0, 3))
     copied(tier, tp, 2, [plain(2, [b"c"])])
-    assert offsets(records(tier, **wanted, toOffset=2)) == [0, 1, 2]
+    assert offsets(records(tier, **read, **between(tp.topic, 0, 3))) == [0, 1, 2]
     tier.rlmm.raise_log_start_offset(tp, 2)
-    with pytest.raises(InvalidRangeError, match="requireAll=false"):
-        records(tier, **wanted, toOffset=2)
-    with pytest.raises(InvalidRequestError, match="option requireAll: give fromOffset"):
-        records(tier, topic=tp.topic, requireAll="true")
+    for end in (-1, 3):
+        lost = {**read, **between(tp.topic, 0, end)}
+        with pytest.raises(InvalidRangeError, match="failOnDataLoss=false"):
+            records(tier, **lost)
+        assert offsets(records(tier, **lost, failOnDataLoss="false")) == [2]
+
+
+def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(tier: ServedTier) -> None:
+    [tp] = a_topic()
+    times_ms = (500, 900)
+    log = [plain(at, [b"a"], timestamp_ms=ms) for at, ms in enumerate(times_ms)]
+    copied(tier, tp, 0, log)
+    for options, first in (
+        ({"startingOffsets": ""}, 2),
+        ({"startingOffsets": "latest"}, 2),
+        ({"startingOffsets": {tp.topic: {"0": 1}}}, 1),
+        ({"startingOffsets": {tp.topic: {"0": -1}}}, 2),
+        ({"startingOffsets": {tp.topic: {"0": 7}}}, 7),
+        ({"startingTimestamp": 700}, 1),
+    ):
+        assert from_json(stream(tier, tp, **options).initialOffset()) == {tp: first}

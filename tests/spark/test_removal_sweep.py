@@ -5,13 +5,13 @@ from io import BytesIO
 import pytest
 from sqlalchemy import text
 
-from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segments import RemoteLogSegmentState
 from services.workflows.deletion import Deleter
 from services.workflows.removal import begin_removal
 from spark_jobs.sweeps.planning import IN_GRACE, ON_HOLD
+from tests.harness.holds import export, hold, release
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Jobs
 
@@ -84,8 +84,7 @@ def test_on_hold_a_partition_stays(jobs: Jobs, tier: Tier) -> None:
     for tp in (held, late):
         tier.fill(tp, 2)
         tier.mark_deleted(tp)
-    hold = {"sediment.hold": "true"}
-    tier.settings(held.topic_id, hold)
+    hold(tier.rlmm, held)
     rows = tier.rows(held, late)
     names = [held.topic, late.topic]
 
@@ -94,18 +93,32 @@ def test_on_hold_a_partition_stays(jobs: Jobs, tier: Tier) -> None:
     assert left.partition(held)["outcome"] == "SKIPPED"
     assert left.partition(held)["skipped"] == ON_HOLD
 
-    after_the_plan = {"marking": lambda: tier.settings(late.topic_id, hold)}
+    after_the_plan = {"marking": lambda: hold(tier.rlmm, late)}
     refused = jobs.removal(names, after_the_plan, apply=True)
     assert (refused.outcome, refused.exit_code) == ("REFUSED", 2)
     assert refused.partition(late)["outcome"] == "REFUSED"
-    assert "sediment.hold is set" in refused.partition(late)["error"]
+    assert "hold audit (operator)" in refused.partition(late)["error"]
     assert list(refused.segments().values()) == ["REFUSED"] * 2
     assert tier.rows(held, late) == rows
 
     for tp in (held, late):
-        lifted = MutationContext(reason="hold lifted")
-        tier.rlmm.put_topic_config(tp.topic_id, {}, context=lifted)
+        release(tier.rlmm, tp)
     assert jobs.removal(names, apply=True).totals["deleted_segments"] == 4
+
+
+def test_only_a_hold_over_the_partition_that_is_no_exports_skips_it(jobs: Jobs, tier: Tier) -> None:
+    partitions = held, exported, beside = a_topic(partitions=3)
+    for tp in partitions:
+        tier.fill(tp, 1)
+        tier.mark_deleted(tp)
+    hold(tier.rlmm, held, partition=held.partition, first_offset=1_000)
+    export(tier.rlmm, exported, 0)
+    dry = jobs.removal([held.topic])
+    skipped = {tp: dry.partition(tp)["skipped"] for tp in partitions}
+    assert skipped == {held: ON_HOLD, exported: None, beside: None}
+    done = jobs.removal([held.topic], apply=True)
+    assert (done.outcome, done.totals["skipped_partitions"]) == ("DONE", 1)
+    assert known(tier, held.topic) == {held.partition}
 
 
 def test_a_hold_half_way_leaves_what_remains_for_the_next_run(jobs: Jobs, tier: Tier) -> None:
@@ -113,12 +126,9 @@ def test_a_hold_half_way_leaves_what_remains_for_the_next_run(jobs: Jobs, tier: 
     tier.fill(tp, 2)
     tier.mark_deleted(tp)
     begin_removal(tier.rlmm, tp, Deleter(), now_ms())
-    hold = {"sediment.hold": "true"}
-    done = jobs.removal(
-        [tp.topic], {"marking": lambda: tier.settings(tp.topic_id, hold)}, apply=True
-    )
+    done = jobs.removal([tp.topic], {"marking": lambda: hold(tier.rlmm, tp)}, apply=True)
     assert done.partition(tp)["outcome"] == done.outcome == "REFUSED"
-    assert "sediment.hold is set" in done.partition(tp)["error"]
+    assert "hold audit (operator)" in done.partition(tp)["error"]
     assert done.totals["refused_segments"] == 2
     assert len(tier.rows(tp)) == 2
 

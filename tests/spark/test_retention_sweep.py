@@ -9,14 +9,16 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.lineage import Lineage
-from services.api.partitions import NOTHING_COPIED
-from services.api.remote_log_metadata_manager import all_segments
+from services.api.partitions import NOTHING_COPIED, EventQuery
+from services.api.remote_log_metadata_manager import all_events, all_segments
 from services.api.remote_storage_manager import IndexType
 from services.api.retention import plan_retention
 from services.api.segments import RemoteLogSegmentState, segment_leader_epochs
 from services.api.topic_config import RetentionOwner
-from spark_jobs.sweeps.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
+from services.workflows.deletion import Deleter, finish_deletion
+from spark_jobs.sweeps.planning import NO_OWNER, NO_REPORT
 from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.holds import end_export, export, hold
 from tests.harness.tier import HOUR_MS, OFFSETS, SIZE_BYTES, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Done, Jobs
 from tests.spark.tiers import due_partitions
@@ -34,9 +36,11 @@ DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 def online_plan(tier: Tier, tp: TopicIdPartition) -> dict[UUID, str]:
     """What an RLM would delete, and why."""
     state = tier.rlmm.partition_state(tp).value
-    config = tier.rlmm.topic_config(tp.topic_id).config
+    topic = tier.rlmm.topic_config(tp.topic_id)
     segments = list(all_segments(tier.rlmm, tp))
-    made = plan_retention(segments, state, config, now_ms=state.read_at_ms)
+    made = plan_retention(
+        segments, state, topic.config, topic.earlier_config, now_ms=state.read_at_ms
+    )
     return {d.segment.remote_log_segment_id.id: d.reason.name for d in made.deletions}
 
 
@@ -93,7 +97,8 @@ def test_it_plans_what_the_online_path_plans(jobs: Jobs, tier: Tier) -> None:
 
     [held] = a_topic()
     tier.fill(held, 2)
-    tier.settings(held.topic_id, {**BY_TIME, "sediment.hold": "true"})
+    tier.settings(held.topic_id, BY_TIME)
+    hold(tier.rlmm, held)
 
     [unfit] = a_topic()
     tier.fill(unfit, 3, age_ms=0)
@@ -112,15 +117,14 @@ def test_it_plans_what_the_online_path_plans(jobs: Jobs, tier: Tier) -> None:
     [unreported] = a_topic()
     tier.fill(unreported, 1)
     tier.settings(unreported.topic_id, BY_TIME)
-    [paused], [nobodys], [rlms] = a_topic(), a_topic(), a_topic()
-    for tp in (paused, nobodys, rlms):
+    [nobodys], [rlms] = a_topic(), a_topic()
+    for tp in (nobodys, rlms):
         tier.fill(tp, 1)
         tier.report(tp, 1)
-    tier.settings(paused.topic_id, {**BY_TIME, "sediment.sweep.paused": "true"})
-    tier.rlmm.put_topic_config(nobodys.topic_id, BY_TIME)
+    tier.rlmm.put_topic_config(nobodys.topic_id, BY_TIME, now=True)
     tier.settings(rlms.topic_id, {**BY_TIME, "sediment.retention.owner": "rlm"})
 
-    left_alone = [unreported, paused, nobodys, rlms]
+    left_alone = [unreported, nobodys, rlms]
     done = jobs.retention([tp.topic for tp in [*compared, *left_alone]])
     expected = {tp: online_plan(tier, tp) for tp in compared}
     assert {tp: planned(done, tp) for tp in compared} == expected
@@ -142,15 +146,14 @@ def test_it_plans_what_the_online_path_plans(jobs: Jobs, tier: Tier) -> None:
     assert expected[held] == expected[unfit] == {}
     skipped = {tp: done.partition(tp)["skipped"] for tp in [*compared, *left_alone]}
     assert {tp: why for tp, why in skipped.items() if why is not None} == {
-        held: ON_HOLD,
         unreported: NO_REPORT,
-        paused: PAUSED,
         nobodys: NO_OWNER,
         rlms: "sediment.retention.owner is rlm",
     }
     assert "retention.bytes not applied" in done.partition(unfit)["notes"][0]
+    assert "hold audit (operator) keeps all offsets" in done.partition(held)["notes"][0]
     assert done.partition(by_time)["log_start_offset"] == 3 * OFFSETS
-    assert done.totals["skipped_partitions"] == 5
+    assert done.totals["skipped_partitions"] == 3
 
 
 def lineage(*pairs: tuple[int, int]) -> Lineage:
@@ -221,25 +224,25 @@ def test_a_plan_over_the_budget_is_shown_and_not_executed(jobs: Jobs, tier: Tier
 def test_settings_that_forbid_it_after_the_plan_refuse_the_partition(
     jobs: Jobs, tier: Tier
 ) -> None:
-    held, paused = a_topic()[0], a_topic()[0]
-    for tp in (held, paused):
+    held, given = a_topic()[0], a_topic()[0]
+    for tp in (held, given):
         made = tier.fill(tp, 3)
         tier.move(made[0], DELETE_STARTED)
         tier.report(tp, 3)
         tier.settings(tp.topic_id, BY_TIME)
 
     def forbid() -> None:
-        tier.settings(held.topic_id, {**BY_TIME, "sediment.hold": "true"})
-        tier.settings(paused.topic_id, {**BY_TIME, "sediment.sweep.paused": "true"})
+        hold(tier.rlmm, held)
+        tier.settings(given.topic_id, {**BY_TIME, "sediment.retention.owner": "rlm"})
 
-    done = jobs.retention([held.topic, paused.topic], {"marking": forbid}, apply=True)
+    done = jobs.retention([held.topic, given.topic], {"marking": forbid}, apply=True)
     assert (done.outcome, done.exit_code) == ("REFUSED", 2)
     assert done.totals["refused_segments"] == 4
     errors = set(done.segments("error").values())
     assert dict(done.errors) == {error: 2 for error in errors if error}
-    assert len([error for error in errors if error and "hold" in error]) == 1
-    assert len([error for error in errors if error and "paused" in error]) == 1
-    for tp in (held, paused):
+    assert len([error for error in errors if error and "hold audit" in error]) == 1
+    assert len([error for error in errors if error and "owner is rlm" in error]) == 1
+    for tp in (held, given):
         assert tier.rlmm.partition_state(tp).value.log_start_offset == 0
         assert [row.state for row in tier.rows(tp)][-2:] == [FINISHED] * 2
 
@@ -293,14 +296,13 @@ def test_a_copy_in_progress_is_left_alone_and_one_left_behind_is_not(
 
 
 def test_what_was_marked_long_ago_is_finished_and_nothing_else(jobs: Jobs, tier: Tier) -> None:
-    paused, nobodys, rlms = a_topic()[0], a_topic()[0], a_topic()[0]
-    everywhere = (paused, nobodys, rlms)
+    nobodys, rlms = a_topic()[0], a_topic()[0]
+    everywhere = (nobodys, rlms)
     for tp in everywhere:
         made = tier.fill(tp, 2)
         tier.report(tp, 2)
         tier.move(made[0], DELETE_STARTED)
-    tier.settings(paused.topic_id, {**BY_TIME, "sediment.sweep.paused": "true"})
-    tier.rlmm.put_topic_config(nobodys.topic_id, BY_TIME)
+    tier.rlmm.put_topic_config(nobodys.topic_id, BY_TIME, now=True)
     tier.settings(rlms.topic_id, {**BY_TIME, "sediment.retention.owner": "rlm"})
     names = [tp.topic for tp in everywhere]
 
@@ -311,24 +313,14 @@ def test_what_was_marked_long_ago_is_finished_and_nothing_else(jobs: Jobs, tier:
     done = jobs.retention(names, copy_grace_ms=0, apply=True)
     assert done.outcome == "DONE"
     assert set(done.segments("reason").values()) == {"DELETION_NOT_FINISHED"}
-    assert [[row.start_offset for row in tier.rows(tp)] for tp in everywhere] == [[OFFSETS]] * 3
+    assert [[row.start_offset for row in tier.rows(tp)] for tp in everywhere] == [[OFFSETS]] * 2
     assert {tier.rlmm.partition_state(tp).value.log_start_offset for tp in everywhere} == {0}
 
 
-@pytest.mark.parametrize(
-    ("setting", "why"),
-    [
-        ({"sediment.hold": "true"}, ON_HOLD),
-        ({"sediment.sweep.paused": "true"}, PAUSED),
-        ({"sediment.retention.owner": "rlm"}, "sediment.retention.owner is rlm"),
-    ],
-    ids=["hold", "pause", "owner"],
-)
-def test_settings_stop_the_waves_that_have_not_begun(
-    jobs: Jobs, tier: Tier, setting: dict[str, str], why: str
-) -> None:
+def test_an_owner_stops_the_waves_that_have_not_begun(jobs: Jobs, tier: Tier) -> None:
+    why, owned = "sediment.retention.owner is rlm", {"sediment.retention.owner": "rlm"}
     [tp] = due_partitions(tier, 5)
-    at = {"deleting": lambda: tier.settings(tp.topic_id, {**BY_TIME, **setting})}
+    at = {"deleting": lambda: tier.settings(tp.topic_id, owned)}
     done = jobs.retention([tp.topic], at, apply=True, wave_segments=2)
     assert (done.outcome, done.exit_code) == ("REFUSED", 2)
     assert (done.totals["deleted_segments"], done.totals["refused_segments"]) == (2, 3)
@@ -338,25 +330,75 @@ def test_settings_stop_the_waves_that_have_not_begun(
     assert tier.rlmm.partition_state(tp).value.log_start_offset == 2 * OFFSETS
 
 
+def test_a_hold_stops_the_waves_that_have_not_begun(jobs: Jobs, tier: Tier) -> None:
+    [tp] = due_partitions(tier, 5)
+    at = {"deleting": lambda: hold(tier.rlmm, tp, first_offset=2 * OFFSETS)}
+    done = jobs.retention([tp.topic], at, apply=True, wave_segments=2)
+    assert (done.outcome, done.exit_code) == ("REFUSED", 2)
+    assert (done.totals["deleted_segments"], done.totals["refused_segments"]) == (2, 3)
+    assert "hold audit (operator) keeps offsets from 200 on" in "".join(done.errors)
+    assert [row.state for row in tier.rows(tp)] == [FINISHED] * 3
+    assert tier.rlmm.partition_state(tp).value.log_start_offset == 2 * OFFSETS
+
+
 def test_what_an_export_has_yet_to_read_is_kept_and_the_report_names_it(
     jobs: Jobs, tier: Tier
 ) -> None:
     [tp] = due_partitions(tier, 5)
-    tier.rlmm.set_export_position(tp, "lake", 2 * OFFSETS + 1, HOUR_MS)
+    export(tier.rlmm, tp, 2 * OFFSETS + 1)
     done = jobs.retention([tp.topic], apply=True)
     assert (done.outcome, done.totals["deleted_segments"]) == ("DONE", 2)
     [note] = done.partition(tp)["notes"]
-    assert "; export lake keeps offsets from 201 on until 20" in note
+    assert "; hold lake (export) keeps offsets from 201 on until 20" in note
     assert [row.start_offset for row in tier.rows(tp)] == [200, 300, 400]
-    tier.rlmm.set_export_position(tp, "lake", 0, 0)
+    end_export(tier.rlmm, tp)
 
     def keep() -> object:
-        return tier.rlmm.set_export_position(tp, "late", 300, HOUR_MS)
+        return export(tier.rlmm, tp, 300, "late")
 
     late = jobs.retention([tp.topic], {"marking": keep}, apply=True)
     assert (late.outcome, late.exit_code) == ("REFUSED", 2)
-    assert "export late keeps offsets from 300 on until 20" in "".join(late.errors)
+    assert "hold late (export) keeps offsets from 300 on until 20" in "".join(late.errors)
     assert len(tier.rows(tp)) == 3
+
+
+def test_each_deletion_is_in_the_trail_with_its_figures(jobs: Jobs, tier: Tier) -> None:
+    [tp] = due_partitions(tier, 2)
+    done = jobs.retention([tp.topic], apply=True)
+    trail = list(all_events(tier.rlmm, EventQuery(tp, plan_id=done.plan_id)))
+    marks = [event for event in trail if event.to_state == DELETE_STARTED.value]
+    assert [event.reason for event in marks] == ["retention.ms breached"] * 2
+    assert all(str(HOUR_MS) in event.rule_detail for event in marks)
+    gone = [event for event in trail if event.to_state == "DELETE_SEGMENT_FINISHED"]
+    assert {event.segment_id for event in gone} == {event.segment_id for event in marks}
+
+
+def test_what_a_broker_finishes_after_the_sweep_marked_it_is_reported_as_its_own(
+    jobs: Jobs, tier: Tier
+) -> None:
+    [tp] = due_partitions(tier, 5)
+
+    def finish() -> None:
+        list(finish_deletion(tier.rlmm, tier.rsm, tier.rows(tp), Deleter(broker_id=1), now_ms()))
+
+    done = jobs.retention([tp.topic], {"deleting": finish}, apply=True)
+    assert (done.outcome, done.totals["deleted_segments"]) == ("DONE", 5)
+    assert done.totals["deleted_by_another_segments"] == 0
+
+
+def test_what_another_sweep_deletes_meanwhile_is_reported_as_that_of_another(
+    jobs: Jobs, tier: Tier
+) -> None:
+    [tp] = due_partitions(tier, 5)
+    others: list[Done] = []
+
+    def delete_all() -> None:
+        others.append(jobs.retention([tp.topic], apply=True))
+
+    done = jobs.retention([tp.topic], {"deleting": delete_all}, apply=True)
+    assert [each.totals["deleted_segments"] for each in (*others, done)] == [5, 0]
+    assert (done.outcome, done.totals["deleted_by_another_segments"]) == ("DONE", 5)
+    assert others[0].totals["resumed_segments"] == 5
 
 
 def test_waves_delete_all_that_is_due(jobs: Jobs, tier: Tier) -> None:

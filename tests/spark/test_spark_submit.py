@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from services.api.ids import TopicIdPartition
 from services.api.operations import AnomalyKind
 from services.api.remote_log_metadata_manager import all_anomalies
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
-from tests.harness.hdfs import one_node_hdfs
 from tests.harness.jars import ensure_s3a_jars
 from tests.harness.tier import Tier, a_topic
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment
 from tests.spark.buckets import Bucket
-from tests.spark.commands import TIMEOUT_S
+from tests.spark.commands import TIMEOUT_S, Swept
 from tests.spark.made_logs import copied, plain
+from tests.spark.one_node_hdfs import one_node_hdfs
 from tests.spark.s3a_properties import s3a_properties
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 from tests.spark.tiers import due_partitions
@@ -66,6 +67,39 @@ def expired(tier: Tier) -> TopicIdPartition:
     return tp
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """Sweeps of the tier by `spark-submit` to the standalone cluster."""
+
+    environment: BareEnvironment
+    cluster: StandaloneCluster
+    tier: Tier
+    cwd: Path
+
+    def sweep(self, tp: TopicIdPartition, work: Path | str, *more: str) -> Swept:
+        """Submit a retention sweep of a topic; `more` are options of Spark."""
+        return self.environment.submit(
+            self.tier,
+            "retention",
+            ("--master", self.cluster.master, *SMALL, *more),
+            *("--topic", tp.topic, "--apply", "--work-dir", str(work)),
+            cwd=self.cwd,
+        )
+
+    def assert_all_deleted(self, tp: TopicIdPartition, swept: Swept) -> None:
+        assert swept.exit_code == 0, swept.stderr
+        assert len(swept.outcomes) == SEGMENTS
+        assert set(swept.outcomes.values()) == {"DELETED"}
+        assert self.tier.objects(tp.topic_id) == {}
+
+
+@pytest.fixture
+def submitted(
+    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
+) -> Submitted:
+    return Submitted(environment, cluster, tier, tmp_path)
+
+
 @pytest.mark.long
 def test_the_environment_has_no_sediment(environment: BareEnvironment) -> None:
     for package in ("services", "spark_jobs", "tieredstorage"):
@@ -91,7 +125,7 @@ def test_the_wheel_alone_is_enough_on_one_machine(
     options = ["--topic", tp.topic, "--apply"]
     if job == "removal":
         tier.mark_deleted(tp)
-        options += ["--grace-ms", "0"]
+        options += ["--grace", "0"]
     swept = environment.submit(tier, job, ("--master", master), *options, cwd=tmp_path)
     assert swept.exit_code == 0, swept.stderr
     assert set(swept.outcomes.values()) == {"DELETED"}
@@ -99,81 +133,41 @@ def test_the_wheel_alone_is_enough_on_one_machine(
 
 
 @pytest.mark.long
-def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(
-    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
-) -> None:
-    tp = expired(tier)
-    work = tmp_path / "work"
-    swept = environment.submit(
-        tier,
-        "retention",
-        ("--master", cluster.master, "--executor-memory", "512m"),
-        *("--topic", tp.topic, "--apply", "--work-dir", str(work)),
-        cwd=tmp_path,
-    )
-    assert swept.exit_code == 0, swept.stderr
-    assert len(swept.outcomes) == SEGMENTS
-    assert set(swept.outcomes.values()) == {"DELETED"}
-    assert tier.objects(tp.topic_id) == {}
+def test_a_standalone_cluster_sweeps_from_a_directory_that_all_share(submitted: Submitted) -> None:
+    tp = expired(submitted.tier)
+    submitted.assert_all_deleted(tp, submitted.sweep(tp, submitted.cwd / "work"))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("directory", ["private", "read_only"])
+@pytest.mark.parametrize(
+    ("directory", "why"),
+    [("private", "0 can be read"), ("read_only", "executors cannot write to")],
+)
 def test_a_directory_that_executors_do_not_share_is_named_before_anything_is_marked(
-    environment: BareEnvironment,
-    cluster: StandaloneCluster,
-    tier: Tier,
-    tmp_path: Path,
-    directory: str,
+    submitted: Submitted, directory: str, why: str
 ) -> None:
-    tp = expired(tier)
-    work: Path = getattr(cluster, directory)
-    swept = environment.submit(
-        tier,
-        "retention",
-        ("--master", cluster.master, "--executor-memory", "512m"),
-        *("--topic", tp.topic, "--apply", "--work-dir", str(work)),
-        cwd=tmp_path,
-    )
+    tp = expired(submitted.tier)
+    work: Path = getattr(submitted.cluster, directory)
+    swept = submitted.sweep(tp, work)
     assert swept.exit_code == 3, swept.stderr
     [line] = [each for each in swept.stderr.splitlines() if "--work-dir" in each]
     assert str(work) in line
-    why = "0 can be read" if directory == "private" else "executors cannot write to"
     assert why in line
-    assert {row.state.name for row in tier.rows(tp)} == {"COPY_SEGMENT_FINISHED"}
+    assert {row.state.name for row in submitted.tier.rows(tp)} == {"COPY_SEGMENT_FINISHED"}
     assert swept.report == {}
 
 
 @pytest.mark.long
 def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
-    environment: BareEnvironment,
-    cluster: StandaloneCluster,
-    work_store: S3Endpoint,
-    tier: Tier,
-    tmp_path: Path,
+    submitted: Submitted, work_store: S3Endpoint
 ) -> None:
-    tp = expired(tier)
-    properties = tmp_path / "s3a.conf"
+    tp = expired(submitted.tier)
+    properties = submitted.cwd / "s3a.conf"
     given = s3a_properties(work_store, BUCKET, ensure_s3a_jars())
     properties.write_text("\n".join(f"{key} {value}" for key, value in given.items()))
-    swept = environment.submit(
-        tier,
-        "retention",
-        (
-            "--master",
-            cluster.master,
-            "--executor-memory",
-            "512m",
-            "--properties-file",
-            str(properties),
-        ),
-        *("--topic", tp.topic, "--apply", "--work-dir", f"s3a://{BUCKET}/sweeps"),
-        cwd=tmp_path,
-    )
-    assert swept.exit_code == 0, swept.stderr
-    assert len(swept.outcomes) == SEGMENTS
-    assert set(swept.outcomes.values()) == {"DELETED"}
-    assert tier.objects(tp.topic_id) == {}
+    work = f"s3a://{BUCKET}/sweeps"
+    swept = submitted.sweep(tp, work, "--properties-file", str(properties))
+    submitted.assert_all_deleted(tp, swept)
     stored = work_store.client().list_objects(BUCKET, "sweeps/", recursive=True)
     names = {str(each.object_name).split("/")[2] for each in stored}
     assert {"plan", "marked-0", "deleted-0"} <= names
@@ -181,25 +175,13 @@ def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
 
 
 @pytest.mark.long
-def test_workers_with_separate_disks_sweep_from_hdfs(
-    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path
-) -> None:
-    tp = expired(tier)
-    with one_node_hdfs(environment.spark_home, tmp_path / "hdfs") as uri:
-        swept = environment.submit(
-            tier,
-            "retention",
-            ("--master", cluster.master, "--executor-memory", "512m"),
-            *("--topic", tp.topic, "--apply", "--work-dir", f"{uri}/sweeps"),
-            cwd=tmp_path,
-        )
-        assert swept.exit_code == 0, swept.stderr
+def test_workers_with_separate_disks_sweep_from_hdfs(submitted: Submitted) -> None:
+    tp, directory = expired(submitted.tier), submitted.cwd
+    with one_node_hdfs(submitted.environment.spark_home, directory / "hdfs") as uri:
+        submitted.assert_all_deleted(tp, submitted.sweep(tp, f"{uri}/sweeps"))
         # The rows are in HDFS, and nowhere else.
-        assert not list(tmp_path.rglob("part-*.parquet"))
-        assert list((tmp_path / "hdfs").rglob("blk_*")), sorted((tmp_path / "hdfs").rglob("*"))
-    assert len(swept.outcomes) == SEGMENTS
-    assert set(swept.outcomes.values()) == {"DELETED"}
-    assert tier.objects(tp.topic_id) == {}
+        assert not list(directory.rglob("part-*.parquet"))
+        assert list((directory / "hdfs").rglob("blk_*")), sorted(directory.rglob("*"))
 
 
 def commands_of(page: Path) -> list[str]:
@@ -208,12 +190,11 @@ def commands_of(page: Path) -> list[str]:
     return [each for block in blocks for each in re.split(r"\n(?=spark-submit)", block.strip())]
 
 
-def as_a_user(
-    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, cwd: Path, command: str
-) -> tuple[int, dict[str, Any], str]:
+def as_a_user(submitted: Submitted, command: str) -> tuple[int, dict[str, Any], str]:
     """Run a command of a page in a shell; return exit code, report and what was printed."""
+    environment, tier, cwd = submitted.environment, submitted.tier, submitted.cwd
     variables = {
-        "MASTER": cluster.master,
+        "MASTER": submitted.cluster.master,
         "WHEEL": str(environment.wheel),
         "RSM": tier.rsm_process.address,
         "RLMM": tier.rlmm_process.address,
@@ -236,16 +217,14 @@ def as_a_user(
 
 
 @pytest.mark.parametrize("job", ["retention", pytest.param("removal", marks=pytest.mark.long)])
-def test_the_commands_of_the_page_sweep(
-    environment: BareEnvironment, cluster: StandaloneCluster, tier: Tier, tmp_path: Path, job: str
-) -> None:
+def test_the_commands_of_the_page_sweep(submitted: Submitted, tier: Tier, job: str) -> None:
     tp = expired(tier)
     [command] = [each for each in commands_of(PAGE) if f"main.py {job} " in each]
     command = command.replace("--topic orders", f"--topic {tp.topic}")
     if job == "removal":
         tier.mark_deleted(tp)
-        command += " --grace-ms 0"
-    code, report, printed = as_a_user(environment, cluster, tier, tmp_path, command)
+        command += " --grace 0"
+    code, report, printed = as_a_user(submitted, command)
     assert (code, report.get("outcome")) == (0, "DONE"), printed
     assert report["totals"]["deleted_segments"] == SEGMENTS
     assert tier.objects(tp.topic_id) == {}
@@ -259,13 +238,7 @@ def test_the_commands_of_the_page_sweep(
         pytest.param("rebuild", marks=pytest.mark.long),
     ],
 )
-def test_the_commands_of_the_page_check(
-    environment: BareEnvironment,
-    cluster: StandaloneCluster,
-    tier: Tier,
-    tmp_path: Path,
-    check: str,
-) -> None:
+def test_the_commands_of_the_page_check(submitted: Submitted, tier: Tier, check: str) -> None:
     [command] = [each for each in commands_of(REPAIR) if f"main.py {check} " in each]
     [tp] = a_topic()
     tier.fill(tp, SEGMENTS)
@@ -276,8 +249,8 @@ def test_the_commands_of_the_page_check(
         bucket = Bucket(tier)
         bucket.delete(bucket.keys(tier.rows(tp)[0]))
     if check == "reconcile":
-        command += " --grace-ms 0"
-    code, report, printed = as_a_user(environment, cluster, tier, tmp_path, command)
+        command += " --grace 0"
+    code, report, printed = as_a_user(submitted, command)
     assert code == (0 if check == "scrub" else 1), printed
     if check == "scrub":
         assert (report["verified"], report["damaged"]) == (SEGMENTS, 0)

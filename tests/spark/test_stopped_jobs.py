@@ -4,13 +4,16 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 
 from services.local.stack import own_environment
+from spark_jobs.spark_session import stop_session
 from tests.harness.eventually import eventually
 from tests.harness.tier import Tier, a_topic
 from tests.spark.commands import TIMEOUT_S, ended, start
@@ -81,8 +84,23 @@ def test_a_job_says_that_the_cluster_gives_no_executor(
             stderr=errors,
         )
     try:
-        line = re.compile(r"^retention_sweep: .* given no executor for \d+ s; look for free", re.M)
+        line = re.compile(r"^sweep retention: .* given no executor for \d+ s; check for free", re.M)
         eventually(lambda: line.search(said.read_text()), deadline_ms=TIMEOUT_S * 1_000)
     finally:
         process.terminate()
         process.wait(TIMEOUT_S)
+
+
+def test_that_pyspark_could_not_stop_its_jvm_is_no_line_of_the_job() -> None:
+    class Killed:
+        """Stops as a SparkSession whose JVM has been killed, or broke off a call."""
+
+        def stop(self) -> None:
+            text = "Unable to cleanly shutdown Spark JVM process. It is possible that the process"
+            warnings.warn(text, RuntimeWarning, stacklevel=1)
+
+    killed: Any = Killed()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        stop_session(killed, killed)
+    assert seen == []

@@ -187,7 +187,7 @@ def test_a_service_that_stays_away_ends_the_run_in_one_line_that_names_it(
         )
     assert "\n" not in str(raised.value)
     assert raised.value.exit_code == 3
-    tier.rlmm_process.start()
+    tier.start_rlmm()
     assert_only_what_was_due_is_gone(tier, due, jobs.retention([due.topic], apply=True))
 
 

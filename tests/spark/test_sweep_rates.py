@@ -6,21 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
-import grpc
 import pytest
 from pyspark.sql import SparkSession
 
 from services.api.errors import ThrottledError
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
-from services.local.postgres import EmbeddedPostgres
 from services.local.stack import own_environment
-from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from spark_jobs.options import SweepConfig, SweepOptions
 from spark_jobs.sweeps import retention_sweep
@@ -29,15 +25,14 @@ from spark_jobs.sweeps.plan import PLAN_SCHEMA
 from spark_jobs.sweeps.spark_engine import SparkEngine
 from spark_jobs.sweeps.stages import EVERYTHING, Stored
 from spark_jobs.sweeps.sweep import SweepRun
-from tests.harness.eventually import PATIENT
-from tests.harness.served import served
+from tests.harness.served import served_manager
 from tests.harness.tier import Tier, now_ms
+from tests.harness.wrapper import Wrapper
 from tests.spark.commands import TIMEOUT_S
 from tests.spark.jobs import Jobs
 from tests.spark.records_reads import ServedTier
 from tests.spark.tiers import due_partitions
 from tests.unit.spark_jobs.test_local_engine import plan_rows, sizes, unchanged
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 RATE = 4.0
@@ -112,38 +107,28 @@ def test_a_job_counts_the_cores_of_executors_that_come_late(tmp_path: Path) -> N
     assert done.stdout == "3\n", done.stderr
 
 
-class BusyRlmm:
+class BusyRlmm(Wrapper[SqlRemoteLogMetadataManager]):
     """The real RLMM, except that it has too much to do for the first marks and deletions."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
-        self._rlmm = rlmm
+        super().__init__(rlmm)
         self.refused = 0
 
     def update_remote_log_segment_metadata_batch(self, *arguments: Any) -> Any:
         if self.refused < 3:
             self.refused += 1
             raise ThrottledError("the queue is full")
-        return self._rlmm.update_remote_log_segment_metadata_batch(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rlmm, name)
+        return self.real.update_remote_log_segment_metadata_batch(*arguments)
 
 
 def test_a_sweep_waits_for_a_service_that_has_too_much_to_do(
-    in_process: ServedTier, postgres: EmbeddedPostgres, migrated_database: str, tmp_path: Path
+    in_process: ServedTier, rlmm: SqlRemoteLogMetadataManager, tmp_path: Path
 ) -> None:
     """Longer than for one that is away, for which it does not wait at all here."""
-    name = f"busy_{uuid4().hex}"
-    engine = create_database_engine(postgres.create_database(name, migrated_database), PATIENT)
-    busy = BusyRlmm(SqlRemoteLogMetadataManager(engine))
-
-    def add_to(server: grpc.Server) -> None:
-        servicer = RemoteLogMetadataManagerServicer(cast("SqlRemoteLogMetadataManager", busy))
-        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
-
-    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (channel, address):
-        rlmm = RemoteLogMetadataManagerClient(channel, address)
-        tier = ServedTier(in_process.rsm, rlmm, in_process.rsm_address, address)
+    busy = BusyRlmm(rlmm)
+    with served_manager(busy) as (channel, address):
+        client = RemoteLogMetadataManagerClient(channel, address)
+        tier = ServedTier(in_process.rsm, client, in_process.rsm_address, address)
         [tp] = due_partitions(tier, 2, 1)
         options = SweepOptions(in_process.rsm_address, address, (tp.topic,), apply=True)
         config = SweepConfig(replace(options, retry_for_s=0.0))
@@ -151,5 +136,3 @@ def test_a_sweep_waits_for_a_service_that_has_too_much_to_do(
         report = retention_sweep.run(LocalEngine(tmp_path), this, config)
         assert (report.outcome, busy.refused) == ("DONE", 3)
         assert tier.rows(tp) == []
-    engine.dispose()
-    postgres.drop_database(name)

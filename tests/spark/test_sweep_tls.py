@@ -15,12 +15,11 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.api.roles import Role
 from services.common.client_security import ClientSecurity, SecurityOptions
-from services.local.postgres import EmbeddedPostgres
-from services.local.seaweedfs import S3Endpoint
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from spark_jobs.connections import Services
 from tests.harness.certificates import account
+from tests.harness.databases import Stores
 from tests.harness.eventually import eventually
 from tests.harness.secured import Deployment, spiffe
 from tests.harness.tier import HOUR_MS, Tier, a_topic
@@ -98,12 +97,7 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def secured(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: EmbeddedPostgres,
-    migrated_database: str,
-    s3: S3Endpoint,
-) -> Iterator[Secured]:
+def secured(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
     deployment = Deployment(directory / "tls")
     deployment.grant(spiffe("tests"), *Role)
@@ -112,7 +106,7 @@ def secured(
     deployment.grant(spiffe("exports"), Role.READER, Role.EXPORTER)
     settings = deployment.environment("RSM") | deployment.environment("RLMM")
     own = deployment.client("tests")
-    with new_tier(directory, postgres, migrated_database, s3, settings, own) as tier:
+    with new_tier(directory, stores, settings, own) as tier:
         yield Secured(tier, deployment)
 
 
@@ -125,7 +119,7 @@ def test_a_sweep_deletes_and_its_secrets_reach_no_process_and_no_file_of_spark(
     work, scratch = tmp_path / "work", tmp_path / "scratch"
     scratch.mkdir()
     options = [*sweeper.addresses, "--topic", tp.topic, "--work-dir", str(work), "--apply"]
-    options += [] if sweep == "retention" else ["--grace-ms", "0"]
+    options += [] if sweep == "retention" else ["--grace", "0"]
     spark = {"SPARK_CONF_DIR": str(tmp_path), "TMPDIR": str(scratch)}
     process = start(command(secured.tier, sweep, *options), {**sweeper.variables, **spark})
     with secured.tier.held_up(tp):  # it has planned and waits to mark
@@ -237,7 +231,7 @@ def test_a_grant_that_ends_while_a_sweep_runs_stops_it(
 
 
 def sweep_as(secured: Secured, sweeper: Sweeper, tp: TopicIdPartition) -> Swept:
-    options = [*sweeper.addresses, "--topic", tp.topic, "--apply", "--grace-ms", "0"]
+    options = [*sweeper.addresses, "--topic", tp.topic, "--apply", "--grace", "0"]
     process = start(command(secured.tier, "removal", *options), sweeper.variables)
     return ended(process)
 

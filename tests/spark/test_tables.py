@@ -230,13 +230,16 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
 
 
 def test_a_wrong_option_is_named_when_the_frame_is_made(spark: SparkSession) -> None:
-    with pytest.raises(AnalysisException, match="option tabel: there is no such option"):
+    with pytest.raises(AnalysisException, match="option tabel: there is no such option") as raised:
         spark.read.format("sediment").option("tabel", "segments").load()
+    assert len(str(raised.value).strip().splitlines()) == 2  # Spark's SQLSTATE is the second
 
 
 def test_what_cannot_be_reached_or_is_not_known_is_named(spark: SparkSession, tier: Tier) -> None:
-    with pytest.raises(AnalysisException, match="option topic: RLMM knows no topic 'nowhere'"):
+    with pytest.raises(AnalysisException, match="RLMM knows no topic 'nowhere'") as raised:
         table(spark, tier, topic="nowhere").collect()
+    assert len(str(raised.value).strip().splitlines()) == 2
+    assert table(spark, tier).where("topic = 'a\0b'").collect() == []
     with pytest.raises(AnalysisException, match=r"rlmm\.example:1 is another machine"):
         table(spark, tier, rlmm="rlmm.example:1").collect()
     with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1"):

@@ -47,7 +47,7 @@ def topic(tier: Tier) -> str:
     tier.move(last, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
     hanging = segment(tp, 6, event_timestamp_ms=now_ms() - 2 * HOUR_MS)
     tier.rlmm.add_remote_log_segment_metadata(hanging)
-    tier.report(tp, 8, copied_through_offset=299, only_local_bytes=5_000)
+    tier.report(tp, 8, copied_through_offset=299, lag_bytes=5_000)
     tier.rlmm.record_gap(tp, OffsetGap(110, 119), BROKER)
     return tp.topic
 

@@ -12,16 +12,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 NOBODY = "127.0.0.1:1"
 JOBS = {
     "retention": ("--apply",),
-    "removal": ("--apply", "--grace-ms", "0"),
-    "reconcile": ("--delete", "--grace-ms", "0"),
+    "removal": ("--apply", "--grace", "0"),
+    "reconcile": ("--delete", "--grace", "0"),
     "scrub": (),
     "rebuild": ("--apply",),
     "export": ("--table", "/nowhere/table"),
 }
 WRONG = {
     "unknown topic": (("--topic", "nobody-knows-it"), 2, "nobody-knows-it"),
-    "rlmm away": (("--rlmm", NOBODY, "--retry-for-s", "0.1"), 3, f"rlmm at {NOBODY}"),
-    "rsm away": (("--rsm", NOBODY, "--retry-for-s", "0.1"), 3, f"rsm at {NOBODY}"),
+    "rlmm away": (("--rlmm", NOBODY, "--retry-for", "0.1"), 3, f"rlmm at {NOBODY}"),
+    "rsm away": (("--rsm", NOBODY, "--retry-for", "0.1"), 3, f"rsm at {NOBODY}"),
     "no file of the CA": (("--tls-ca", "/nowhere/ca.pem"), 2, "/nowhere/ca.pem"),
     "no token file": (("--token-file", "/nowhere/token"), 2, "token"),
 }

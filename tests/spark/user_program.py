@@ -18,7 +18,9 @@ def main(argv: Sequence[str]) -> None:
     register(spark)  # As a cell of a notebook that is run again.
     to_rlmm = {"rlmm": rlmm, "topic": topic}
     segments = spark.read.format("sediment").options(**to_rlmm).load()
-    records = spark.read.format("sediment-records").options(**to_rlmm, rsm=rsm).load()
+    records = (
+        spark.read.format("sediment-records").options(rlmm=rlmm, rsm=rsm, subscribe=topic).load()
+    )
     # In tasks: a count needs no worker of Python's.
     offsets = records.select("offset").rdd.map(lambda row: row.offset).collect()
     found = {"segments": segments.count(), "offsets": sorted(offsets)}

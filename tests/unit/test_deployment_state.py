@@ -3,11 +3,11 @@
 from dataclasses import replace
 from uuid import UUID
 
-from services.api.deployment_state import DeploymentState, KeptTopic
+from services.api.deployment_state import DeploymentState, TopicState
 from services.workflows.deployment_state import Head, refusal
 
 DEPLOYMENT = UUID(int=9)
-ORDERS = KeptTopic(UUID(int=1), "orders", {"sediment.hold": "true"}, 5, {0: 150})
+ORDERS = TopicState(UUID(int=1), "orders", {"retention.ms": "1000"}, 5, {0: 150})
 
 
 def test_more_changes_alone_do_not_make_a_restored_database_newer() -> None:

@@ -17,10 +17,10 @@ CORE = {"services.api", "services.common"}
 ALLOWED = {
     "services.api": set[str](),
     "services.common": {"services.api"},
-    "services.workflows": CORE,
     "services.records": CORE,
+    "services.workflows": CORE | {"services.records"},
     "services.rpc": CORE | {"tieredstorage"},
-    "services.rsm": CORE | {"services.rpc", "tieredstorage"},
+    "services.rsm": CORE | {"services.records", "services.rpc", "tieredstorage"},
     "services.rlmm": CORE | {"services.rpc", "tieredstorage"},
     "services.rlm": CORE
     | {"services.records", "services.rpc", "services.workflows", "tieredstorage"},

@@ -16,7 +16,6 @@ from services.common.client_security import ClientSecurity
 from services.local.certificates import CertificateAuthority
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
-from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.security import KafkaSecurity, KafkaSecurityError, SecurityProtocol
 from services.rlm.kafka_log.checkpoints import (
     HIGH_WATERMARKS,
@@ -26,6 +25,7 @@ from services.rlm.kafka_log.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
+from services.rlm.kafka_log.log_dir import read_cluster_id
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
     LogDirError,

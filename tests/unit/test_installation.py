@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from services.cli.main import app
-from services.cli.output import EXIT_FAILED, CommandError
+from services.cli.output import EXIT_FAILED
 from services.local import installation
 from services.local.installation import how_to_install
 from supply_chain.requirements import ROOT, sets
+from tests.harness.sediment_command import sediment
 
 ADVICES = {
     "spark": "install-spark",
@@ -29,12 +28,11 @@ def test_sweep_without_spark_names_what_to_install(
     for name in [name for name in sys.modules if name.partition(".")[0] == "spark_jobs"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    options = ["--grace-ms", "0"] if sweep == "removal" else []
-    error = CliRunner().invoke(app, ["sweep", sweep, "--engine", "spark", *options]).exception
-    assert isinstance(error, CommandError)
-    assert f"not installed; {how_to_install('spark', 'install-spark')}" in str(error)
-    assert (ROOT / str(error).rpartition("the image of ")[2]).is_file()
-    assert error.exit_code == EXIT_FAILED
+    options = ["--grace", "0"] if sweep == "removal" else []
+    done = sediment("sweep", sweep, "--engine", "spark", *options)
+    assert f"not installed; {how_to_install('spark', 'install-spark')}" in done.stderr
+    assert (ROOT / done.stderr.strip().rpartition("the image of ")[2]).is_file()
+    assert done.returncode == EXIT_FAILED
 
 
 @pytest.mark.deep
@@ -62,3 +60,13 @@ def test_in_another_environment_the_installer_makes_a_new_one(
     # In an image or another installed wheel there is no installer beside the packages.
     monkeypatch.setattr(installation, "_ROOT", tmp_path)
     assert how_to_install(extra, ADVICES[extra]).startswith(f"{run}Sediment's checkout, and use")
+
+
+def test_the_console_is_refused_before_it_says_that_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cli.console.CHART_LIBRARY", tmp_path / "uPlot.esm.js")
+    done = sediment("console", "--rlmm", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("sediment: the console is not installed; run `")

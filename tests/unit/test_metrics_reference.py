@@ -8,11 +8,9 @@ from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
 from services.rlm.collectors import LastSuccessCollector, PoolCollector, TopicCollector
 from services.rlm.metrics import (
-    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
-    POLL_SECONDS_SINCE_LAST_SUCCESS,
     TopicCounts,
 )
-from services.rlm.partition import Uncopied, new_partition
+from services.rlm.partition import Lag, new_partition
 from services.rlm.scheduler import Scheduler
 from tests.unit.rlm.kafka_bytes import NAME
 from tools.reference import PREFIX, metrics_markdown
@@ -23,16 +21,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 def described() -> list[str]:
     """Return every family of metrics that a scrape of a process would show."""
     partition = new_partition(NAME, None, None, None)  # type: ignore[arg-type]  # asked nothing
-    partition.copy.uncopied = Uncopied(1, 1, 0, 1)
+    partition.copy.lag = Lag(1, 1, 0, 1)
     lane = Scheduler(Backoff(1.0, 1.0)).lane("test", 1, 1.0)
     collectors = (
         REGISTRY,
         TopicCollector(lambda: [partition]),
         PoolCollector([lane], FairQueue("reads", 1)),
         TopicCounts(),
-        LastSuccessCollector(lane),
-        LastSuccessCollector(lane, EXPIRATION_SECONDS_SINCE_LAST_SUCCESS),
-        LastSuccessCollector(lane, POLL_SECONDS_SINCE_LAST_SUCCESS),
+        LastSuccessCollector([lane]),
     )
     return [family.name for collector in collectors for family in collector.collect()]
 

@@ -15,7 +15,7 @@ NO_RETRIES = {
     "services.console.segment_life": "reads pages until the partition is gone",
     "services.common.retry": "plans again",
     "services.local.trial": "waits until a server ends",
-    "services.rlmm.operations.runs": "reads again when the next interval has passed",
+    "services.rlmm.operations.verification_ages": "reads again when the next interval has passed",
     "services.rlm.consumers.listener": "accepts the next connection",
     "services.rlm.fetch.replicas": "waits until a copy has finished",
     "services.rsm.metrics": "yields what another iterator yields",

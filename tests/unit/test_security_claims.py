@@ -1,4 +1,4 @@
-"""Check that each claim of docs/run/security.md names a test, and that the named tests exist."""
+"""Check that claims on security and differences from Kafka name tests that exist."""
 
 import ast
 import re
@@ -9,6 +9,7 @@ import pytest
 from hatch_build import ROOT
 
 PAGE = (ROOT / "docs/run/security.md").read_text()
+KAFKA_PAGE = (ROOT / "docs/understand/spi-mapping.md").read_text()
 NAMED = re.compile(r"`((?:tests|kafka_plugin)/[\w./-]+\.(?:py|java))::(\w+)`")
 BULLET = re.compile(r"^\* (.*(?:\n  .*)*)", re.MULTILINE)
 JAVA_TEST = re.compile(r"@Test[^{;]*?\bvoid (\w+)\(")
@@ -21,6 +22,7 @@ def _section(title: str) -> str:
 
 
 CLAIMS = BULLET.findall(_section("Claims and their tests"))
+DIFFERENCES = re.findall(r"^\| \d+ \| .*", KAFKA_PAGE, re.MULTILINE)
 
 
 @cache
@@ -34,13 +36,14 @@ def _tests_of(path: str) -> frozenset[str]:
 
 def test_there_are_claims() -> None:
     assert len(CLAIMS) > 30
+    assert len(DIFFERENCES) == 11
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim[:40])
+@pytest.mark.parametrize("claim", [*CLAIMS, *DIFFERENCES], ids=lambda claim: claim[:40])
 def test_a_claim_names_a_test(claim: str) -> None:
     assert NAMED.search(claim) is not None, f"names no test: {claim}"
 
 
-@pytest.mark.parametrize(("path", "name"), sorted(set(NAMED.findall(PAGE))))
+@pytest.mark.parametrize(("path", "name"), sorted(set(NAMED.findall(PAGE + KAFKA_PAGE))))
 def test_a_named_test_exists(path: str, name: str) -> None:
     assert name in _tests_of(path)

@@ -1,5 +1,7 @@
 """Check that the navigation of the site has every page once (`make site` checks the links)."""
 
+import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,35 @@ def test_every_page_is_in_the_navigation_once() -> None:
     nav = yaml.safe_load((ROOT / "docs_site" / "mkdocs.yml").read_text())["nav"]
     written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert sorted(pages(nav)) == sorted(written | OUTSIDE)
+
+
+def test_the_readme_is_short_and_its_blocks_fit_a_laptop() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    blocks = re.findall(r"(?ms)^```.*?^```", text)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 72] == []
+
+
+def test_pages_show_tables_as_a_terminal_prints_them() -> None:
+    framed = [page.name for page in DOCS.rglob("*.md") if "\u250f" in page.read_text()]
+    assert framed == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ('<script src="https://cdn.example.org/a.js">', True),
+        ('<link rel="stylesheet" href="//fonts.example.org/a.css">', True),
+        ('<a class="md-source" data-md-component="source">', True),
+        ('<a href="https://kafka.apache.org">Kafka</a><script src="assets/a.js">', False),
+    ],
+)
+def test_a_page_that_asks_another_host_is_found(text: str, is_refused: bool) -> None:
+    """`make site` refuses it."""
+    source = (ROOT / "docs_site" / "pages.py").read_text()
+    pattern = re.search(r"(?s)_LOADED = re\.compile\((.*?)\n\)", source)
+    assert pattern is not None
+    assert bool(re.search(ast.literal_eval(f"({pattern[1]})"), text)) is is_refused
 
 
 @pytest.mark.parametrize("picture", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.name)

@@ -29,6 +29,12 @@ _TOPIC = fields(
         "deleting_partitions": integer("Those that are being deleted."),
         "revision": integer("The revision of its settings."),
         "settings": map_of({"type": "string"}, "The settings that are set, by Kafka's names."),
+        "waits_until_ms": nullable(
+            time_ms("Until then what only these settings delete waits; null if nothing does.")
+        ),
+        "earlier_settings": map_of(
+            {"type": "string"}, "Those that must want a deletion too until then."
+        ),
     },
 )
 
@@ -75,6 +81,7 @@ _REBUILD = fields(
             {
                 "kept_at_ms": nullable(time_ms("When it was kept; null if nothing is.")),
                 "settings": integer("Topics whose settings were put back."),
+                "holds": integer("Holds that were put back."),
                 "log_starts": integer("Log starts that `db confirm-rebuild` raises."),
                 "marks": integer("Partitions that `db confirm-rebuild` marks."),
                 "refused": list_of(text("A refusal."), "What was not put back, and why."),
@@ -155,6 +162,7 @@ _UP = fields(
         "s3_region": text("Its region."),
         "s3_bucket": text("The bucket."),
         "s3_prefix": text("The prefix of all objects."),
+        "deployment_id": text("What marks the bucket as this stack's."),
         "database_url": text("The database, without its password."),
         "credentials_file": text("The file with the secrets, which only its user can read."),
         "data_directory": text("The directory of all data."),
@@ -168,6 +176,19 @@ _UP = fields(
 DOCUMENTS = (
     Document(("topics list",), (_TOPIC,), is_listed=True),
     Document(("topics show", "topics set"), (_TOPIC,)),
+    Document(
+        ("deletions confirm",),
+        (
+            fields(
+                "The topic.",
+                {
+                    "topic_id": id_of("the topic"),
+                    "topic": text("The topic's name."),
+                    "config_revision": integer("The revision of the settings that counts."),
+                },
+            ),
+        ),
+    ),
     Document(
         ("topics delete",),
         (
@@ -244,8 +265,10 @@ DOCUMENTS = (
                     "tombstones": integer("Rows of deleted segments."),
                     "request_outcomes": integer("Request ids."),
                     "events": integer("Events of the audit trail."),
+                    "removed_topics": integer("Removed topics, of which one row each is left."),
                     "anomalies": integer("Anomalies."),
-                    "verifications": integer("Verifications of topics that are gone."),
+                    "tool_runs": integer("Old parts of checks."),
+                    "holds": integer("Holds that ended by themselves."),
                     "kept_topics": nullable(
                         integer("Topics whose state the bucket keeps now; null if not kept.")
                     ),

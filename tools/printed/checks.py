@@ -1,6 +1,6 @@
 """Describe what the commands about the whole tier print."""
 
-from services.api.operations import AnomalyKind, SweepKind, SweepOutcome, VerificationKind
+from services.api.operations import CHECKS, AnomalyKind, RunKind, RunOutcome
 from services.api.segments import RemoteLogSegmentState
 from services.cli.doctor_findings import Level
 from services.rsm.probe import RuleLevel
@@ -19,7 +19,16 @@ from tools.printed.fields import (
     text,
     time_ms,
 )
-from tools.printed.shared import LOCATIONS, PARTITION, RUN_ID, SEVERITY, TOTALS, Document
+from tools.printed.shared import (
+    ANOMALY,
+    HOLD,
+    LOCATIONS,
+    PARTITION,
+    RUN_ID,
+    SEVERITY,
+    TOTALS,
+    Document,
+)
 
 _AGES = {
     "bytes_by_age?": map_of({"type": "integer"}, "Bytes by the age of the segments; with --ages."),
@@ -31,6 +40,8 @@ _AGES = {
 _SIZES = {
     "partitions": integer("Its partitions in the tier."),
     **TOTALS,
+    "kept_segments": integer("What a broker deleted and the store still keeps."),
+    "kept_bytes": integer("The bytes of their log files."),
     "objects": integer("The objects of its finished segments."),
     "cost_per_month?": number("The cost of its finished bytes, with --price-per-gib-month."),
     **_AGES,
@@ -69,6 +80,7 @@ _RECONCILE = fields(
         "ended_uploads": integer("Unfinished uploads that were ended."),
         "left": integer("Objects that were not deleted because they changed meanwhile."),
         "unrecorded": integer("Deletions that the audit trail does not have."),
+        "held": integer("Orphans and uploads that a hold keeps."),
         "failures": list_of(text("A failure."), "What could not be read or deleted."),
     },
 )
@@ -85,6 +97,7 @@ _SCRUB = fields(
         "segments": integer("Segments of this part."),
         "verified": integer("Segments that are as they were written."),
         "damaged": integer("Segments that are not."),
+        "repaired": integer("Damaged segments that are read from a whole copy now (--repair)."),
         "anomalies": fields(
             "The anomalies that were recorded, by kind.",
             {
@@ -98,22 +111,27 @@ _SCRUB = fields(
         "cut_short": boolean("Whether the run ended before its end."),
         "read_bytes": integer("Bytes that were read."),
         "reasons": list_of(text("A reason."), "What was damaged or not checked, and why."),
+        "repairs": list_of(text("A repair."), "What was made anew, or why nothing was."),
     },
 )
 
-_ANOMALY = fields(
-    "A difference between metadata and store.",
+_RUN = fields(
+    "The last run of a sweep or a check over a topic, or over the topics of the run.",
     {
-        "kind": one_of(AnomalyKind, "What differs."),
-        "topic_id": id_of("the topic"),
-        "partition": integer("The partition's number."),
-        "segment_id": id_of("the segment"),
-        "object_key": text('The object; "" for the segment as a whole.'),
-        "detail": text("The figures."),
-        "first_seen_ms": time_ms("When a run found it first."),
-        "last_seen_ms": time_ms("When a run found it last."),
-        "times_seen": integer("How many runs found it."),
-        "run_id": text("The last run that found it."),
+        "kind": one_of(RunKind, "What it did."),
+        "run_id": text("The run; of a sweep the id of its plan."),
+        "outcome": one_of(RunOutcome, "How it ended."),
+        "topics": list_of(text("A topic's name."), "The topics; empty: all."),
+        "parts": integer("The number of parts."),
+        "ended_parts": integer("Those that have ended."),
+        "ended_ms": time_ms("When the oldest part ended, by the database's clock."),
+        "last_ended_ms": time_ms("When the latest part ended."),
+        "duration_ms": integer("How long the parts took together; 0 if not known."),
+        "topic_id": nullable(id_of("the topic")),
+        "segments": integer("Segments that it planned to delete, or read."),
+        "done_segments": integer("Those that it deleted, or that are as they were written."),
+        "done_bytes": integer("The bytes of their log files."),
+        "failed_segments": integer("Those that it could not delete, or that are damaged."),
     },
 )
 
@@ -122,25 +140,12 @@ _VERIFIED = fields(
     {
         "topic": text("The topic's name."),
         "topic_id": id_of("the topic"),
-        "kind": one_of(VerificationKind, "RECONCILE compares objects, SCRUB reads all bytes."),
+        "kind": one_of(
+            [kind.value for kind in CHECKS], "RECONCILE compares objects, SCRUB reads all bytes."
+        ),
         "finished_segments": integer("Its segments in the tier now."),
         "finished_bytes": integer("The bytes of their log files."),
-        "last": nullable(
-            fields(
-                "The last verification; null if there was none.",
-                {
-                    "ended_ms": time_ms("When the part that was read first ended."),
-                    "last_ended_ms": time_ms("When the part that was read last ended."),
-                    "parts": integer("The number of parts."),
-                    "verified_parts": integer("Those that were read."),
-                    "run_id": text("The last run."),
-                    "segments": integer("Segments of the topic when it was read."),
-                    "verified_segments": integer("Segments that are as they were written."),
-                    "verified_bytes": integer("Bytes that were verified."),
-                    "failed_segments": integer("Segments that are not."),
-                },
-            )
-        ),
+        "last": nullable(_RUN) | {"description": "The last run; null if there was none."},
     },
 )
 
@@ -161,22 +166,6 @@ _VERIFY = fields(
         ),
         "read_bytes": integer("Bytes that were read."),
         "reasons": list_of(text("A reason."), "What was damaged or not checked, and why."),
-    },
-)
-
-_SWEEP_RECORD = fields(
-    "The last sweep of a kind and topics.",
-    {
-        "kind": one_of(SweepKind, "What it deleted."),
-        "topics": list_of(text("A topic's name."), "The topics; empty: all."),
-        "run_id": text("The id of its plan."),
-        "outcome": one_of(SweepOutcome, "How it ended."),
-        "duration_ms": integer("How long it took."),
-        "planned_segments": integer("Segments of its plan."),
-        "deleted_segments": integer("Segments that it deleted."),
-        "deleted_bytes": integer("The bytes of their log files."),
-        "failed_segments": integer("Segments that it could not delete."),
-        "ended_ms": time_ms("When it ended, by the database's clock."),
     },
 )
 
@@ -213,17 +202,17 @@ _STATUS = fields(
                     "severity": SEVERITY,
                     "broker_id": integer("The broker."),
                     "partitions": integer("Partitions that it leads."),
-                    "lagging_partitions": integer("Those with segments that are not copied."),
-                    "held_back_partitions": integer("Those that a problem holds back."),
-                    "uncopied_segments": integer("Rolled segments that are not copied."),
-                    "uncopied_bytes": integer("The bytes of their log files."),
+                    "lagging_partitions": integer("Those with a lag."),
+                    "blocked_partitions": integer("Those that a problem blocks."),
+                    "lag_segments": integer("Rolled segments that are not in the tier."),
+                    "lag_bytes": integer("The bytes of their log files."),
                     "oldest_timestamp_ms": nullable(time_ms("The time of the oldest of them.")),
                     "local_retention_used": nullable(
                         number("The share of local retention that has passed; 1: Kafka deletes.")
                     ),
                     "drained": boolean("Whether it starts no copies and deletions."),
                     "unchecked_partitions": integer(
-                        "Those that may have changed since their latest pass."
+                        "Those that changed since their lag was counted."
                     ),
                     "lost_partitions": integer(
                         "Those of which the broker deleted records before their copy."
@@ -256,7 +245,12 @@ _STATUS = fields(
                         ),
                         "The oldest first.",
                     ),
-                    "held_topics": list_of(text("A topic's name."), "Topics on hold."),
+                    "topics_on_hold": list_of(text("A topic's name."), "Topics on hold."),
+                    "unconfirmed_topics": list_of(
+                        text("A topic's name."), "Topics whose deletions wait for a confirmation."
+                    ),
+                    "holds": integer("Holds, without those of exports."),
+                    "oldest_hold": nullable(HOLD),
                     "deleting_partitions": integer("Partitions that are being deleted."),
                     "oldest_mark_ms": nullable(time_ms("Since when the first of them is.")),
                     "anomalies": counts(AnomalyKind, "Anomalies that runs saw lately, by kind."),
@@ -272,10 +266,11 @@ _STATUS = fields(
                                     "unverified_topics": integer("Topics never verified."),
                                 },
                             )
-                            for kind in VerificationKind
+                            for kind in CHECKS
                         },
                     ),
-                    "sweeps": list_of(_SWEEP_RECORD, "The last sweeps, the latest first."),
+                    "sweeps": list_of(_RUN, "The last sweeps, the latest first."),
+                    "maintained_ms": nullable(time_ms("When the database was last maintained.")),
                 },
             )
         ),
@@ -286,6 +281,7 @@ _STATUS = fields(
                     "what": text("What it is about."),
                     "severity": SEVERITY,
                     "text": text("The line, for people; it may change with any release."),
+                    "next": text('The next command; "" if there is none.'),
                 },
             ),
             "The lines of the screen.",
@@ -340,5 +336,5 @@ DOCUMENTS = (
     Document(("scrub",), (_SCRUB,)),
     Document(("verify",), (_VERIFY,)),
     Document(("verified",), (_VERIFIED,), is_listed=True),
-    Document(("anomalies",), (_ANOMALY,), is_listed=True),
+    Document(("anomalies",), (ANOMALY,), is_listed=True),
 )

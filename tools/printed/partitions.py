@@ -22,7 +22,7 @@ _SHIP = fields(
     {
         "outcome": one_of(
             ShipOutcome,
-            "DONE: all that is rolled is in the tier. PARTIAL: something is held back. "
+            "DONE: all that is rolled is in the tier. PARTIAL: something is blocked. "
             "FAILED: no partition is complete.",
         ),
         "partitions": list_of(
@@ -34,7 +34,7 @@ _SHIP = fields(
                     "copied_bytes": integer("The bytes of their log files."),
                     "present_segments": integer("Segments that were in the tier before."),
                     "present_bytes": integer("The bytes of their log files."),
-                    "held_segments": integer("Segments that problems hold back."),
+                    "blocked_segments": integer("Segments that problems block."),
                     "unsettled_segments": integer(
                         "Segments that the broker may still change: above the high watermark, or "
                         "with an open transaction."
@@ -62,7 +62,8 @@ _SHIP = fields(
 
 _FETCH = fields(
     "A record. Of key and key_base64 one is there; so with value.",
-    {
+    PARTITION
+    | {
         "offset": integer("The record's offset."),
         "timestamp_ms": time_ms("The record's time; -1 if it has none."),
         "key?": nullable(text("The key as text; null if it is null.")),
@@ -91,7 +92,8 @@ _FETCH = fields(
 
 _OFFSETS = fields(
     "An offset of the log.",
-    {
+    PARTITION
+    | {
         "of": text(
             f"The place: {', '.join(each.name.lower() for each in SpecialTime)}, or the --time "
             "as it was given."
@@ -104,11 +106,13 @@ _OFFSETS = fields(
 
 _SEGMENTS = fields(
     "A segment in the tier.",
-    SEGMENT
+    PARTITION
+    | SEGMENT
     | {
         "broker_id": integer("The broker that copied it."),
         "broker_leader_epoch": nullable(integer("The leader epoch that it was copied under.")),
         "txn_idx_empty": boolean("Whether it has no aborted transactions."),
+        "kept_until_ms?": time_ms("Until when its objects stay; with --kept."),
     },
 )
 
@@ -125,8 +129,8 @@ _DESCRIPTION = fields(
         "copied_through_offset": integer("The last copied offset; -1 if nothing is copied."),
         "local_segments": integer("Local segments, the active one included."),
         "local_size_bytes": integer("The bytes of their log files."),
-        "pending_segments": integer("Rolled segments that are not copied yet."),
-        "pending_size_bytes": integer("The bytes of their log files."),
+        "lag_segments": integer("Rolled segments that are not in the tier."),
+        "lag_bytes": integer("The bytes of their log files."),
         "remote_segments": integer("Finished segments in the tier."),
         "remote_size_bytes": integer("The bytes of their log files."),
         "problems": PROBLEMS,
@@ -155,11 +159,9 @@ _DRAIN = fields(
 DOCUMENTS = (
     Document(("drain",), (_DRAIN,)),
     Document(("partitions",), (_DESCRIPTION,), is_listed=True),
-    Document(
-        ("partitions undelete", "partitions reset-epoch", "partitions release-export"), (_CHANGED,)
-    ),
+    Document(("partitions undelete", "partitions reset-epoch"), (_CHANGED,)),
     Document(("segments",), (_SEGMENTS,), is_listed=True),
-    Document(("events",), (fields("A change of a partition.", EVENT),), is_listed=True),
+    Document(("events",), (fields("A change of a partition.", PARTITION | EVENT),), is_listed=True),
     Document(("fetch",), (_FETCH,), is_listed=True),
     Document(("offsets",), (_OFFSETS,), is_listed=True),
     Document(("ship",), (_SHIP,)),

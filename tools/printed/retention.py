@@ -16,7 +16,17 @@ from tools.printed.fields import (
     text,
     time_ms,
 )
-from tools.printed.shared import EVENT, EXPECTED, GAP, PARTITION, RULE, SEGMENT, Document
+from tools.printed.shared import (
+    ANOMALY,
+    EVENT,
+    EXPECTED,
+    GAP,
+    HOLD,
+    PARTITION,
+    RULE,
+    SEGMENT,
+    Document,
+)
 
 
 def _due(meaning: str) -> Schema:
@@ -82,7 +92,8 @@ _EXPLAIN = (
                         "broker_id": integer("The broker that reported."),
                         "leader_epoch": integer("Its leader epoch."),
                         "log_end_offset": integer("The local log's end."),
-                        "only_local_bytes": integer("Bytes that only the broker has."),
+                        "lag_bytes": integer("Of rolled segments that are not in the tier."),
+                        "only_local_bytes": integer("Of the active one too."),
                         "copied_through_offset": integer("The last copied offset; -1 if none."),
                     },
                 )
@@ -100,17 +111,7 @@ _EXPLAIN = (
                 ),
                 "The recorded gaps.",
             ),
-            "export_positions": list_of(
-                fields(
-                    "How far an export has read.",
-                    {
-                        "name": text("The export's name."),
-                        "next_offset": integer("The first offset that it has not stored yet."),
-                        "lease_until_ms": time_ms("Until when retention waits for it."),
-                    },
-                ),
-                "The exports that retention waits for.",
-            ),
+            "holds": list_of(HOLD, "What keeps some of its offsets."),
             "notes": list_of(text("A note."), "What was not judged, and why."),
         },
     ),
@@ -131,6 +132,9 @@ _EXPLAIN = (
             "since": _EVENT_OR_NULL,
             "verdict": text("The answer in a sentence."),
             "retention": nullable(_STANDING),
+            "anomalies": nullable(
+                list_of(ANOMALY, "What checks found wrong; null if it may not be seen.")
+            ),
             "deletion": _EVENT_OR_NULL,
             "events": list_of(fields("An event.", EVENT), "All that happened to it."),
         },
@@ -146,7 +150,7 @@ _RETENTION = fields(
         "retention_ms": integer("retention.ms; -1 is unlimited."),
         "retention_bytes": integer("retention.bytes; -1 is unlimited."),
         "retention_owner": nullable(one_of(RetentionOwner, "Who deletes; null if not set: RLM.")),
-        "hold": boolean("Whether sediment.hold is set."),
+        "hold": nullable(HOLD),
         "log_start_offset": integer("The tier's log start offset."),
         "new_log_start_offset": nullable(
             integer("The log start offset after the deletions; null if it stays.")
@@ -156,6 +160,11 @@ _RETENTION = fields(
             fields("A segment.", SEGMENT | RULE), "The segments that would be deleted."
         ),
         "deleted_size_bytes": integer("The bytes of their log files."),
+        "waiting": list_of(
+            fields("A segment.", SEGMENT | RULE), "Those that only changed settings delete."
+        ),
+        "waiting_size_bytes": integer("The bytes of their log files."),
+        "waits_until_ms": nullable(time_ms("Until when changed settings wait; null if none do.")),
         "polled_log": EXPECTED,
         "notes": list_of(text("A note."), "What was not judged, and why."),
     },
@@ -167,6 +176,7 @@ _SWEPT = {
     "resumed_segments": integer("Those that an earlier run had marked."),
     "deleted_segments": integer("Segments that were deleted."),
     "deleted_bytes": integer("The bytes of their log files."),
+    "deleted_by_another_segments": integer("Those that another run deleted meanwhile."),
     "refused_segments": integer("Segments that RLMM or RSM refused to delete."),
     "failed_segments": integer("Segments that another run may delete."),
 }
@@ -174,7 +184,7 @@ _SWEPT = {
 _SWEEP = fields(
     "A sweep; --report writes the same.",
     {
-        "job": text("retention or removal."),
+        "job": text("sweep retention or sweep removal."),
         "plan_id": text("The id of the plan, as in the audit trail."),
         "engine": text("What ran it."),
         "apply": boolean("Whether --apply was given."),
@@ -233,5 +243,6 @@ _SWEEP = fields(
 DOCUMENTS = (
     Document(("explain",), _EXPLAIN),
     Document(("retention",), (_RETENTION,), is_listed=True),
+    Document(("holds", "holds set", "holds end"), (HOLD,), is_listed=True),
     Document(("sweep retention", "sweep removal"), (_SWEEP,)),
 )

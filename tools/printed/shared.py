@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from services.api.holds import HoldKind
+from services.api.operations import AnomalyKind
 from services.api.remote_log_manager import ProblemKind
 from services.api.retention import DeletionReason
 from services.api.segments import RemoteLogSegmentState
@@ -86,6 +88,23 @@ GAP = fields(
     },
 )
 
+HOLD = fields(
+    "What keeps offsets from deletion.",
+    {
+        "name": text("Its name in its scope."),
+        "kind": one_of(HoldKind, "Who set it, and how it ends."),
+        "topic_id": nullable(id_of("the topic; null: all topics")),
+        "topic": text("The topic's name; empty: all topics."),
+        "partition": nullable(integer("The partition's number; null: all of them.")),
+        "first_offset": integer("The first offset."),
+        "last_offset": nullable(integer("The last offset, inclusive; null: no end.")),
+        "reason": text("Why."),
+        "until_ms": nullable(time_ms("When it ends; null: when it is ended.")),
+        "actor": text("Who set it last."),
+        "set_at_ms": time_ms("When it was first set."),
+    },
+)
+
 EVENT = {
     "revision": integer("The partition's revision after the change."),
     "at_ms": time_ms("The time of the change, by the database's clock."),
@@ -110,7 +129,7 @@ PROBLEM = {
     "path": text("The file or folder at fault."),
     "message": text("What is wrong and what to do."),
     "offset": nullable(integer("The offset at which the problem begins; null if unknown.")),
-    "held_segments": integer("How many segments it holds back."),
+    "blocked_segments": integer("How many segments it blocks."),
 }
 
 PROBLEMS = list_of(fields("A problem.", PROBLEM), "What is not copied, and why.")
@@ -143,3 +162,19 @@ LOCATIONS = list_of(integer("A location's number."), "The locations that were re
 RUN_ID = text("The id of the run, as in anomalies and logs.")
 
 SEVERITY = one_of(Severity, "How bad it is.", by_name=True)
+
+ANOMALY = fields(
+    "A difference between metadata and store.",
+    {
+        "kind": one_of(AnomalyKind, "What differs."),
+        "topic_id": id_of("the topic"),
+        "partition": integer("The partition's number."),
+        "segment_id": id_of("the segment"),
+        "object_key": text('The object; "" for the segment as a whole.'),
+        "detail": text("The figures."),
+        "first_seen_ms": time_ms("When a run found it first."),
+        "last_seen_ms": time_ms("When a run found it last."),
+        "times_seen": integer("How many runs found it."),
+        "run_id": text("The last run that found it."),
+    },
+)

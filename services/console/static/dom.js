@@ -1,4 +1,4 @@
-// Build elements, format values and ask the server. Every text is set as text, never as markup:
+// Build elements, format values and call the server. Every text is set as text, never as markup:
 // names of topics, messages and reasons come from outside.
 
 export function element(name, attributes = {}, ...children) {
@@ -17,19 +17,46 @@ export function link(hash, text) {
   return element("a", { href: hash }, text);
 }
 
-// A column: [title, value of a row, "number" | "name" | "long" | ""].
+// A column: [title, value of a row, "number" | "name" | "long" | "", what the rows are sorted by].
+// A column without the last one keeps its order: its head is no button.
 export function table(caption, columns, rows, empty = "none") {
   if (!rows.length) return element("p", { class: "quiet" }, `${caption}: ${empty}`);
-  const head = columns.map(([title, , kind]) =>
-    element("th", { scope: "col", class: kind === "number" ? "number" : "" }, title));
-  const body = rows.map((row) =>
-    element("tr", {}, ...columns.map(([, value, kind]) => {
-      const cell = value(row);
-      return element("td", { class: kind ?? "" }, cell ?? "-");
-    })));
-  return element("div", { class: "wide" },
-    element("table", { "aria-label": caption },
-      element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body)));
+  const body = element("tbody");
+  const fill = (sorted) => body.replaceChildren(...sorted.map((row) =>
+    element("tr", {}, ...columns.map(([, value, kind]) =>
+      element("td", { class: kind ?? "" }, value(row) ?? "-")))));
+  const heads = columns.map(([title, , kind, key]) => {
+    const head = element("th", { scope: "col", class: kind === "number" ? "number" : "" });
+    if (!key || rows.length < 2) {
+      head.append(title);
+      return head;
+    }
+    head.append(element("button", {
+      type: "button",
+      onclick: () => {
+        const isRising = head.getAttribute("aria-sort") === "descending" || (kind !== "number" && !head.hasAttribute("aria-sort"));
+        for (const each of heads) each.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", isRising ? "ascending" : "descending");
+        const sorted = [...rows].sort((a, b) => compared(key(a), key(b)));
+        fill(isRising ? sorted : sorted.reverse());
+      },
+    }, title));
+    return head;
+  });
+  fill(rows);
+  return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+    element("table", { "aria-label": caption }, element("thead", {}, element("tr", {}, ...heads)), body));
+}
+
+function compared(a, b) {
+  if (typeof a === "string") return a.localeCompare(b);
+  return (a ?? -1) - (b ?? -1);
+}
+
+// The way to a page: [[path, text], ...], the page itself last, without a path.
+export function crumbs(...ways) {
+  const parts = ways.flatMap(([path, text]) => path ? [link(path, text), " / "] : [element("span", { "aria-current": "page" }, text)]);
+  return element("nav", { class: "crumbs", "aria-label": "The way to this page" }, ...parts);
 }
 
 export function facts(pairs) {
@@ -38,7 +65,7 @@ export function facts(pairs) {
 }
 
 export function severity(name) {
-  const words = { OK: "ok", WARNING: "warning", CRITICAL: "critical" };
+  const words = { OK: "ok", WARNING: "warning", CRITICAL: "critical", UNKNOWN: "unknown" };
   return element("span", { class: `severity ${name in words ? name : ""}` }, words[name] ?? name);
 }
 
@@ -47,11 +74,11 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 export function bytes(value) {
   if (value === null || value === undefined) return "-";
   let unit = 0;
-  while (value >= 1024 && unit < UNITS.length - 1) {
+  while (Math.round(value) >= 1024 && unit < UNITS.length - 1) {
     value /= 1024;
     unit += 1;
   }
-  return `${unit ? value.toFixed(1) : value} ${UNITS[unit]}`;
+  return `${value.toFixed(unit && value < 99.95 ? 1 : 0)} ${UNITS[unit]}`;
 }
 
 const NUMBERS = new Intl.NumberFormat("en");
@@ -60,10 +87,28 @@ export function number(value) {
   return value === null || value === undefined ? "-" : NUMBERS.format(value);
 }
 
+// A number of things, such as "1 segment".
+export function count(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+// ISO 8601 in UTC, to the second.
 export function time(ms) {
   if (ms === null || ms === undefined || ms < 0) return "-";
   const made = new Date(ms);
-  return Number.isNaN(made.getTime()) ? `${ms} ms` : made.toISOString().replace("T", " ").replace(".000Z", "Z");
+  return Number.isNaN(made.getTime()) ? `${ms} ms` : `${made.toISOString().slice(0, 19)}Z`;
+}
+
+// A time, and how long ago that was.
+export function since(ms) {
+  const text = time(ms), ago = Date.now() - ms;
+  return text === "-" || ago < 0 ? text : `${text} (${duration(ago < 1000 ? 0 : ago)} ago)`;
+}
+
+// What is rolled and not in the tier yet; "-" if no RLM describes it.
+export function lag(bytesOf, segments) {
+  if (bytesOf === null || bytesOf === undefined) return "-";
+  return segments ? `${bytes(bytesOf)}, ${count(segments, "segment")}` : "none";
 }
 
 export function duration(ms) {

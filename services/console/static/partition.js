@@ -1,11 +1,11 @@
 // One partition: its figures, its timeline, the segments in view, and the life of one of them.
 
-import { ask, bytes, element, facts, number, table, time } from "/static/dom.js";
+import { ask, bytes, count, crumbs, element, facts, lag, number, since, table, time } from "/static/dom.js";
 import { drawTimeline, legend } from "/static/timeline.js";
 
 const LISTED = 50;
 
-// Show a partition in `main`; return the function that takes it away, or null if `signal` ended it.
+// Show a partition in `main`; return the function that removes it, or null if `signal` ended it.
 export async function showPartition(main, name, query, signal) {
   const view = {
     axis: query.get("axis") === "time" ? "time" : "offset",
@@ -13,11 +13,12 @@ export async function showPartition(main, name, query, signal) {
   };
   const holder = element("div", {
     class: "chart", tabindex: 0, role: "group",
-    "aria-label": "Timeline of segments. Left and right move, plus and minus zoom, 0 shows all. The table below has the same segments.",
+    "aria-label": "Timeline of segments. Left and right move, plus and minus zoom, 0 shows all. The table below lists the first 50 rows.",
   });
   const tip = element("p", { id: "tip", "aria-live": "off" });
   const parts = Object.fromEntries(["figures", "bar", "legend", "list", "life", "trouble"].map((key) =>
     [key, element("div", { id: key })]));
+  const topicPath = `#/topic/${encodeURIComponent(name.topicId)}/${encodeURIComponent(name.topic)}`;
   let remove = () => {}, found = null, asked = null;
 
   function remember() {
@@ -111,13 +112,13 @@ export async function showPartition(main, name, query, signal) {
     parts.figures.replaceChildren(facts([
       ["segments", number(found.segments)],
       ["log start", number(found.log_start_offset)],
-      local ? ["on the broker from", number(local.local_log_start_offset)] : null,
+      local ? ["local log start", number(local.local_log_start_offset)] : null,
       local ? ["log end", number(local.log_end_offset)] : found.report ? ["log end, as reported", number(found.report.log_end_offset)] : null,
       local ? ["copied through", number(local.copied_through_offset)] : found.report ? ["copied through", number(found.report.copied_through_offset)] : null,
-      local ? ["lag", `${bytes(local.lag_bytes)}, ${number(local.lag_segments)} segments`] : null,
-      local ? ["broker", `${local.broker_id}${local.role ? `, ${local.role.toLowerCase()}` : ""}`] : null,
+      local ? ["lag", lag(local.lag_bytes, local.lag_segments)] : null,
+      local && local.broker_id >= 0 ? ["broker", `${local.broker_id}${local.role ? `, ${local.role.toLowerCase()}` : ""}`] : null,
       ["recorded gaps", number(found.gaps.length)],
-    ]), ...(local?.problems ?? []).map((text) => element("p", { class: "note" }, text)),
+    ]), ...(local?.problems ?? []).map((text) => element("p", { class: "note" }, `${text}; next: sediment doctor`)),
     ...Object.entries(found.unread).map(([address, why]) =>
       element("p", { class: "note" }, `RLM ${address} could not be asked: ${why}`)));
     const axes = [["offset", "By offset"], ["time", "By time"]].map(([axis, text]) =>
@@ -125,7 +126,7 @@ export async function showPartition(main, name, query, signal) {
     const moves = Object.entries(acts).map(([text, act]) => element("button", { type: "button", onclick: act }, text));
     const ends = view.axis === "time" ? `${time(found.from)} to ${time(found.to)}` : `offsets ${number(found.from)} to ${number(found.to)}`;
     parts.bar.replaceChildren(element("div", { class: "bar" }, ...axes, ...moves,
-      element("span", { class: "quiet" }, `${ends}, ${number(found.shown_segments)} segments in view`)));
+      element("span", { class: "quiet" }, `${ends}, ${count(found.shown_segments, "segment")} in view`)));
     remove();
     remove = drawTimeline(holder, tip, found, { zoom: range, open: (item) => open(item.id) });
     parts.legend.replaceChildren(legend(found));
@@ -147,12 +148,13 @@ export async function showPartition(main, name, query, signal) {
     });
     const more = found.items.length - listed.length;
     parts.list.replaceChildren(element("h3", {}, "Segments in view"), list,
-      more > 0 ? element("p", { class: "quiet" }, `${number(more)} more rows are in the chart; zoom in to list them`) : "");
+      more > 0 ? element("p", { class: "quiet" }, `${count(more, "further row")} in the chart alone; zoom in to list them`) : "");
   }
 
   await load();
   if (signal.aborted) return null;
   main.replaceChildren(
+    crumbs(["#/topics", "Topics"], [topicPath, name.topic], ["", `${name.topic}-${name.partition}`]),
     element("h2", {}, `${name.topic}-${name.partition}`),
     parts.trouble, parts.figures, parts.bar, holder, tip, parts.legend, parts.life, parts.list);
   // Again, at the width that the chart has now.
@@ -173,7 +175,7 @@ function lifeOf(life) {
       ["segment id", element("code", {}, life.segment_id)],
       segment ? ["state", segment.state + (segment.copy_leased ? ", under a lease" : "")] : null,
       segment ? ["size", `${number(segment.segment_size_in_bytes)} bytes`] : null,
-      segment ? ["latest record", time(segment.max_timestamp_ms)] : null,
+      segment ? ["latest record", since(segment.max_timestamp_ms)] : null,
       segment ? ["leader epochs", segment.segment_leader_epochs.map(([epoch, start]) => `${epoch} from ${number(start)}`).join(", ")] : null,
       segment ? ["latest change by broker", `${life.broker_id}`] : null,
     ]),

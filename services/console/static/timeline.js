@@ -1,9 +1,11 @@
 // Draw a partition's segments on an axis of offsets or of time, with uPlot for scales and zoom.
 
 import uPlot from "/static/vendor/uPlot.esm.js";
-import { element, bytes, number, time } from "/static/dom.js";
+import { element, bytes, count, number, time } from "/static/dom.js";
 
 const LANES = ["in the tier", "being copied", "being deleted", "no segment", "on the broker"];
+const SHORT_LANES = ["tier", "copying", "deleting", "none", "broker"];
+const TIME_LANES = 3;
 const STATES = {
   COPY_SEGMENT_FINISHED: 0,
   COPY_SEGMENT_STARTED: 1,
@@ -46,8 +48,7 @@ function shapes(found) {
 export function textOf(item) {
   const epochs = item.epoch_first === item.epoch_last ? `epoch ${item.epoch_last}`
     : `epochs ${item.epoch_first} to ${item.epoch_last}`;
-  const what = item.count === 1 ? "1 segment" : `${number(item.count)} segments`;
-  return `${what}: offsets ${number(item.start)} to ${number(item.end)}, ${epochs}, ` +
+  return `${count(item.count, "segment")}: offsets ${number(item.start)} to ${number(item.end)}, ${epochs}, ` +
     `${bytes(item.bytes)}, latest record ${time(item.max_timestamp_ms)}, ${item.state}`;
 }
 
@@ -59,10 +60,12 @@ function colourOf(name) {
 // with a single segment. Returns the function that removes the chart.
 export function drawTimeline(holder, tip, found, { zoom, open }) {
   const isTime = found.axis === "time";
+  // What no segment has, and what the broker has, is known by offsets alone.
+  const lanes = (holder.clientWidth < 500 ? SHORT_LANES : LANES).slice(0, isTime ? TIME_LANES : undefined);
   const drawn = shapes(found);
   const pixels = window.devicePixelRatio || 1;
   const laneOf = (u, lane) => {
-    const height = u.bbox.height / LANES.length;
+    const height = u.bbox.height / lanes.length;
     return [u.bbox.top + lane * height + height * 0.14, height * 0.72];
   };
 
@@ -78,7 +81,7 @@ export function drawTimeline(holder, tip, found, { zoom, open }) {
       const width = Math.max(right - left, pixels);
       ctx.fillStyle = shape.colour;
       ctx.fillRect(left, top, width, height);
-      // Room between neighbours, so that single segments can be told apart.
+      // Room between neighbours, so that single segments can be distinguished.
       if (width > 4 * pixels) {
         ctx.fillStyle = colourOf("--ground");
         ctx.fillRect(right - pixels, top, pixels, height);
@@ -93,7 +96,7 @@ export function drawTimeline(holder, tip, found, { zoom, open }) {
   }
 
   function shapeAt(u, x, y) {
-    const lane = Math.floor((y / u.over.clientHeight) * LANES.length);
+    const lane = Math.floor((y / u.over.clientHeight) * lanes.length);
     // Narrow ones are drawn a pixel wide, and hit within three.
     let nearest = null, distance = 4;
     for (const shape of drawn) {
@@ -125,14 +128,14 @@ export function drawTimeline(holder, tip, found, { zoom, open }) {
     scales: { x: { time: isTime, range: () => [found.from, last] }, y: { range: () => [0, 1] } },
     series: [{}, { show: true, stroke: "transparent", points: { show: false } }],
     axes: [
-      { ...axis, space: 90, values: isTime ? undefined : (_, splits) => splits.map((v) => number(v)) },
+      { ...axis, space: 90, values: (_, splits) => splits.map(isTime ? timeOf(last - found.from) : number) },
       {
         ...axis,
-        size: width() < 500 ? 84 : 110,
+        size: width() < 500 ? 70 : 110,
         grid: { show: false },
         ticks: { show: false },
-        splits: () => LANES.map((_, lane) => 1 - (lane + 0.5) / LANES.length),
-        values: () => LANES,
+        splits: () => lanes.map((_, lane) => 1 - (lane + 0.5) / lanes.length),
+        values: () => lanes,
       },
     ],
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -171,6 +174,12 @@ export function drawTimeline(holder, tip, found, { zoom, open }) {
     holder.removeEventListener("mousedown", sync, true);
     chart.destroy();
   };
+}
+
+// Return the form of times on an axis of this length: ISO 8601 in UTC, as far as it differs.
+function timeOf(lengthMs) {
+  const [from, to] = lengthMs > 3 * 86400000 ? [0, 10] : lengthMs > 600000 ? [5, 16] : [11, 19];
+  return (ms) => `${time(ms).slice(from, to).replace("T", " ")}${from ? "Z" : ""}`;
 }
 
 export function legend(found) {

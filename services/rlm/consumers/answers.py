@@ -3,9 +3,10 @@
 The messages are encoded by kafka-python, whose `kafka.protocol` has Kafka's schemas.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from kafka.protocol.consumer import (
@@ -13,14 +14,22 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.consumer import (
     FetchResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
 )
@@ -37,7 +46,7 @@ from services.api.offset_queries import (
     MAX_OFFSET_QUERIES,
     EpochAnswer,
     EpochQuery,
-    FoundOffset,
+    OffsetAnswer,
     OffsetQueries,
     OffsetQuery,
 )
@@ -56,6 +65,7 @@ from services.rlm.consumers.catalog import Catalog, ConsumedLog, Topic
 from services.rlm.consumers.framing import Buffer, Records
 
 _NONE, _OUT_OF_RANGE, _UNKNOWN_TOPIC, _NOT_AUTHORIZED = 0, 1, 3, 29
+_GROUP_NOT_AUTHORIZED, _TRANSACTIONAL_ID_NOT_AUTHORIZED = 30, 53
 _CLUSTER_NOT_AUTHORIZED, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 31, 35, 42
 _POLICY_VIOLATION, _STORAGE_ERROR, _NO_SESSION, _UNKNOWN_TOPIC_ID = 44, 56, 70, 100
 _CODES = {
@@ -73,18 +83,24 @@ _CODES = {
     FetchError.OFFSET_MOVED_TO_TIERED_STORAGE: 109,
     FetchError.UNKNOWN_SERVER_ERROR: -1,
 }
-_BY_TOPIC_ID = 13
+_BY_TOPIC_ID, _OF_TRANSACTIONS = 13, 1
 _READ_ONLY = "RLM serves reads only; produce to the brokers of the cluster"
+
+_log = logging.getLogger(__name__)
 
 _FetchTopic = FetchResponse.FetchableTopicResponse
 _FetchData = _FetchTopic.PartitionData
 _ListTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 _EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _MetadataTopic = MetadataResponse.MetadataResponseTopic
+_CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _ProduceTopic = ProduceResponse.TopicProduceResponse
 
+Q = TypeVar("Q", OffsetQuery, EpochQuery)
+A = TypeVar("A", OffsetAnswer, EpochAnswer)
+
 MayRead = Callable[[str, str], bool]
-"""Returns whether the caller may make an RPC of this name for a topic."""
+"""Return whether the caller may make an RPC of this name for a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +129,16 @@ class _Api:
 
 
 # Fetch ends before version 15, in which a follower's id moves. Version 0 of ApiVersions answers an
-# unknown later one. Produce and InitProducerId are there to be refused by name.
+# unknown later one. Requests of producers and groups are there to be refused by name.
 _APIS = {
     0: _Api(ProduceRequest, 3, 9, "_produce"),
     1: _Api(KafkaFetchRequest, 4, 13, "_fetch"),
     2: _Api(ListOffsetsRequest, 1, 11, "_list_offsets"),
     3: _Api(MetadataRequest, 0, 12, "_metadata"),
+    8: _Api(OffsetCommitRequest, 2, 9, "_offset_commit"),
+    9: _Api(OffsetFetchRequest, 2, 7, "_offset_fetch"),
+    10: _Api(FindCoordinatorRequest, 0, 3, "_find_coordinator"),
+    11: _Api(JoinGroupRequest, 0, 9, "_join_group"),
     18: _Api(ApiVersionsRequest, 0, 4, "_api_versions"),
     22: _Api(InitProducerIdRequest, 0, 4, "_init_producer_id"),
     23: _Api(OffsetForLeaderEpochRequest, 2, 4, "_epochs"),
@@ -147,10 +167,11 @@ class Answers:
         self._fetch_max_bytes = fetch_max_bytes
         self._catalog = Catalog(rlm)
         self._fetched = 0
+        self._has_refused_group = False
         self._records = Records()
 
-    def answer(self, api_key: int, version: int, data: bytes) -> Sequence[Buffer] | None:
-        """Return the framed answer to a request, in pieces; None if the client expects none.
+    def answer(self, api_key: int, version: int, data: bytes) -> Sequence[Buffer]:
+        """Return the framed answer to a request, in pieces.
 
         Raises:
             UnservedRequestError: this is no request of Kafka, or one that is not served.
@@ -163,23 +184,19 @@ class Answers:
                 raise UnservedRequestError(f"API key {api_key}: version {version} is not served")
             # Kafka: the client retries with a version that the answer lists.
             correlation_id = int.from_bytes(data[4:8], "big", signed=True)
-            return Records().framed(self._api_versions_of(_UNSUPPORTED_VERSION), 0, correlation_id)
+            refused = self._api_versions(None, version, _UNSUPPORTED_VERSION)
+            return Records().framed(refused, 0, correlation_id)
         try:
             request = api.request.decode(data, version=version, header=True)
         except Exception as e:  # A boundary: bytes of a client, and kafka-python names no errors.
             raise UnservedRequestError(f"API key {api_key}: cannot be decoded: {e}") from e
         try:
             response = getattr(self, api.answer)(request, version)
-            if response is None:
-                return None
             return self._records.framed(response, version, request.header.correlation_id)
         finally:
             self._records = Records()
 
-    def _api_versions(self, request: Any, version: int) -> Any:
-        return self._api_versions_of(_NONE)
-
-    def _api_versions_of(self, error_code: int) -> Any:
+    def _api_versions(self, request: Any, version: int, error_code: int = _NONE) -> Any:
         served = [
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=api.first, max_version=api.last)
             for key, api in _APIS.items()
@@ -187,31 +204,26 @@ class Answers:
         return ApiVersionsResponse(error_code=error_code, api_keys=served)
 
     def _metadata(self, request: Any, version: int) -> Any:
-        asked = request.topics
-        if asked is None or (version == 0 and not asked):
-            found = self._catalog.all_topics()
-            topics = [self._topic(t) for t in found if self._may_read("Fetch", t.name)]
+        if request.topics is None or (version == 0 and not request.topics):
+            listed = self._catalog.all_topics()
+            topics = [self._topic(t) for t in listed if self._may_read("Fetch", t.name)]
         else:
-            topics = [self._asked_topic(each, version) for each in asked]
+            topics = [self._requested_topic(each, version) for each in request.topics]
         node = self._node
         broker = MetadataResponse.MetadataResponseBroker(
-            node_id=node.id, host=node.host, port=node.port, rack=None
+            node_id=node.id, host=node.host, port=node.port
         )
         return MetadataResponse(
-            throttle_time_ms=0,
-            brokers=[broker],
-            cluster_id=node.cluster_id,
-            controller_id=node.id,
-            topics=topics,
+            brokers=[broker], cluster_id=node.cluster_id, controller_id=node.id, topics=topics
         )
 
-    def _asked_topic(self, asked: Any, version: int) -> Any:
-        name = asked.name
+    def _requested_topic(self, requested: Any, version: int) -> Any:
+        name = requested.name
         if version >= 10 and not name:
-            topic = self._catalog.by_id(asked.topic_id)
-            # What a caller may not read looks like what is not there.
+            topic = self._catalog.by_id(requested.topic_id)
+            # A topic that the caller may not read and one that does not exist look the same.
             if topic is None or not self._may_read("Fetch", topic.name):
-                return _no_topic(None, asked.topic_id, _UNKNOWN_TOPIC_ID)
+                return _no_topic(None, requested.topic_id, _UNKNOWN_TOPIC_ID)
             return self._topic(topic)
         if name and not self._may_read("Fetch", name):
             return _no_topic(name, ZERO_UUID, _NOT_AUTHORIZED)
@@ -244,89 +256,80 @@ class Answers:
     def _fetch(self, request: Any, version: int) -> Any:
         if version >= 7 and request.session_id != 0:
             # This listener never gives a session, so the client sends all of its partitions.
-            return FetchResponse(
-                throttle_time_ms=0, error_code=_NO_SESSION, session_id=0, responses=[]
-            )
-        wanted: dict[TopicIdPartition, FetchPartition] = {}
-        failed: dict[tuple[Any, int], int] = {}
-        names: dict[tuple[Any, int], TopicIdPartition] = {}
+            return FetchResponse(error_code=_NO_SESSION, responses=[])
+        partitions: dict[TopicIdPartition, FetchPartition] = {}
+        named: dict[tuple[Any, int], TopicIdPartition | int] = {}
         by_id = version >= _BY_TOPIC_ID
         for topic in _items(request.topics):
             key = topic.topic_id if by_id else topic.topic
-            found = self._readable("Fetch", key)
+            readable = self._readable("Fetch", key)
             for each in _items(topic.partitions):
                 at = key, each.partition
-                if isinstance(found, int):
-                    failed[at] = found
+                if isinstance(readable, int):
+                    named[at] = readable
                     continue
                 try:
-                    tp = names[at] = TopicIdPartition(*found, each.partition)
-                    wanted[tp] = _wanted(tp, each)
+                    named[at] = tp = TopicIdPartition(*readable, each.partition)
+                    partitions[tp] = _fetch_partition(tp, each)
                 except InvalidRequestError:
-                    failed[at] = _OUT_OF_RANGE if each.fetch_offset < 0 else _INVALID_REQUEST
-        parts = self._parts(request, self._next_of(list(wanted.values())))
+                    named[at] = _OUT_OF_RANGE if each.fetch_offset < 0 else _INVALID_REQUEST
+        parts = self._parts(request, self._next_of(list(partitions.values())))
         throttle_time_ms = _throttle_time_ms(parts.values())
         responses = []
-        for topic in _items(request.topics):
+        for topic in request.topics:
             key = topic.topic_id if by_id else topic.topic
             data = []
-            for each in _items(topic.partitions):
-                at = key, each.partition
-                if at in failed:
-                    data.append(_no_data(each.partition, failed[at]))
+            for each in topic.partitions:
+                tp_or_code = named[key, each.partition]
+                if isinstance(tp_or_code, int):
+                    data.append(_no_data(each.partition, tp_or_code))
                 else:
                     # Named twice, a partition has its records once: the answer is bounded.
-                    data.append(self._data(each.partition, parts.pop(names[at], []), by_id))
+                    data.append(self._data(each.partition, parts.pop(tp_or_code, []), by_id))
             responses.append(
                 _FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=data)
             )
         return FetchResponse(
-            throttle_time_ms=throttle_time_ms,
-            error_code=_NONE,
-            session_id=0,
-            responses=responses,
+            throttle_time_ms=throttle_time_ms, error_code=_NONE, responses=responses
         )
 
-    def _next_of(self, wanted: list[FetchPartition]) -> list[FetchPartition]:
-        """Return as many as one request takes; the next call begins behind them."""
-        if len(wanted) <= MAX_FETCH_PARTITIONS:
-            return wanted
-        at = self._fetched % len(wanted)
+    def _next_of(self, partitions: list[FetchPartition]) -> list[FetchPartition]:
+        """Return as many as one request may have; the next call begins after them."""
+        if len(partitions) <= MAX_FETCH_PARTITIONS:
+            return partitions
+        at = self._fetched % len(partitions)
         self._fetched = at + MAX_FETCH_PARTITIONS
-        return (wanted + wanted)[at : at + MAX_FETCH_PARTITIONS]
+        return (partitions + partitions)[at : at + MAX_FETCH_PARTITIONS]
 
     def _parts(
-        self, request: Any, wanted: list[FetchPartition]
+        self, request: Any, partitions: list[FetchPartition]
     ) -> dict[TopicIdPartition, list[FetchPart]]:
         """Fetch; the partitions beyond the most of one request get no records this time."""
-        if not wanted:
+        if not partitions:
             return {}
         fetch = FetchRequest(
-            tuple(wanted),
+            tuple(partitions),
             _bounded(request.max_bytes, 1, self._fetch_max_bytes),
             _isolation(request.isolation_level),
             _bounded(request.max_wait_ms, 0, MAX_FETCH_WAIT_MS),
             max(request.min_bytes, 0),
             FetchRole.CONSUMER if request.replica_id < 0 else FetchRole.FOLLOWER,
         )
-        found: dict[TopicIdPartition, list[FetchPart]] = {}
+        parts: dict[TopicIdPartition, list[FetchPart]] = {}
         for part in self._rlm.fetch(fetch):
-            found.setdefault(part.topic_id_partition, []).append(part)
-        return found
+            parts.setdefault(part.topic_id_partition, []).append(part)
+        return parts
 
     def _data(self, partition: int, parts: list[FetchPart], by_id: bool) -> Any:
         if not parts:
             return _no_data(partition, _NONE)
         first, last = parts[0], parts[-1]
         if last.error is not FetchError.NONE:
-            self._forget_if_unknown(last)
-            return _no_data(partition, _code(last.error, by_id))
-        fields: dict[str, Any] = {}
-        if first.diverging_epoch is not None:
-            fields["diverging_epoch"] = _FetchData.EpochEndOffset(
-                epoch=first.diverging_epoch.leader_epoch,
-                end_offset=first.diverging_epoch.end_offset,
-            )
+            return _no_data(partition, self._code(last, by_id))
+        diverging = first.diverging_epoch
+        epoch_end = diverging and _FetchData.EpochEndOffset(
+            epoch=diverging.leader_epoch, end_offset=diverging.end_offset
+        )
         aborted = sorted({each for part in parts for each in part.aborted_transactions})
         return _FetchData(
             partition_index=partition,
@@ -334,93 +337,84 @@ class Answers:
             high_watermark=first.high_watermark,
             last_stable_offset=first.last_stable_offset,
             log_start_offset=first.log_start_offset,
+            diverging_epoch=epoch_end,
             aborted_transactions=[
                 _FetchData.AbortedTransaction(
                     producer_id=each.producer_id, first_offset=each.first_offset
                 )
                 for each in aborted
             ],
-            preferred_read_replica=-1,
             records=self._records.token_for([p for part in parts for p in part.pieces]),
-            **fields,
         )
 
     def _list_offsets(self, request: Any, version: int) -> Any:
         isolation = _isolation(request.isolation_level or 0)
         timeout_ms = max(request.timeout_ms or 0, 0)
-        asked: list[tuple[str, list[OffsetQuery | int]]] = []
-        for topic in _items(request.topics):
-            found = self._readable("ListOffsets", topic.name)
-            asked.append((topic.name, [_query(found, each) for each in _items(topic.partitions)]))
-        queries = [each for _, of in asked for each in of if isinstance(each, OffsetQuery)]
-        # One call: the time that it may take is that of the whole request.
-        first = tuple(queries[:MAX_OFFSET_QUERIES])
-        queried = OffsetQueries(first, isolation, timeout_ms) if first else None
-        answers = iter([] if queried is None else self._rlm.list_offsets(queried))
+        results = self._results(
+            "ListOffsets",
+            [(topic.name, _items(topic.partitions)) for topic in _items(request.topics)],
+            _offset_query,
+            lambda queries: self._rlm.list_offsets(OffsetQueries(queries, isolation, timeout_ms)),
+        )
         topics = [
             _ListTopic(
                 name=topic.name,
-                partitions=[
-                    _no_offset(each.partition_index, query)
-                    if isinstance(query, int)
-                    else self._offset(each.partition_index, next(answers, None))
-                    for each, query in zip(topic.partitions, of, strict=True)
-                ],
+                partitions=[_offset(each, *next(results)) for each in topic.partitions],
             )
-            for topic, (_, of) in zip(request.topics, asked, strict=True)
+            for topic in request.topics
         ]
-        return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
-
-    def _offset(self, partition: int, found: FoundOffset | None) -> Any:
-        if found is None:  # Beyond the most queries of one request: the client retries.
-            return _no_offset(partition, _CODES[FetchError.REQUEST_TIMED_OUT])
-        self._forget_if_unknown(found)
-        if found.error is not FetchError.NONE:
-            return _no_offset(partition, _code(found.error, False))
-        return _ListTopic.ListOffsetsPartitionResponse(
-            partition_index=partition,
-            error_code=_NONE,
-            timestamp=found.timestamp_ms,
-            offset=found.offset,
-            leader_epoch=-1 if found.leader_epoch is None else found.leader_epoch,
-        )
+        return ListOffsetsResponse(topics=topics)
 
     def _epochs(self, request: Any, version: int) -> Any:
-        asked: list[tuple[str, list[EpochQuery | int]]] = []
-        for topic in _items(request.topics):
-            found = self._readable("OffsetForLeaderEpoch", topic.topic)
-            queries = [_epoch_query(found, each) for each in _items(topic.partitions)]
-            asked.append((topic.topic, queries))
-        # One call: the time that it may take is that of the whole request.
-        first = [each for _, of in asked for each in of if isinstance(each, EpochQuery)]
-        first = first[:MAX_OFFSET_QUERIES]
-        answers = iter(self._rlm.offsets_for_leader_epochs(tuple(first)) if first else ())
+        results = self._results(
+            "OffsetForLeaderEpoch",
+            [(topic.topic, _items(topic.partitions)) for topic in _items(request.topics)],
+            _epoch_query,
+            self._rlm.offsets_for_leader_epochs,
+        )
         topics = [
             _EpochTopic(
-                topic=name,
-                partitions=[
-                    _no_epoch(each.partition, query)
-                    if isinstance(query, int)
-                    else self._end_of_epoch(each.partition, next(answers, None))
-                    for each, query in zip(topic.partitions, of, strict=True)
-                ],
+                topic=topic.topic,
+                partitions=[_end_of_epoch(each, *next(results)) for each in topic.partitions],
             )
-            for topic, (name, of) in zip(request.topics, asked, strict=True)
+            for topic in request.topics
         ]
-        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
+        return OffsetForLeaderEpochResponse(topics=topics)
 
-    def _end_of_epoch(self, partition: int, found: EpochAnswer | None) -> Any:
-        if found is None:  # Beyond the most queries of one request: the client retries.
-            return _no_epoch(partition, _CODES[FetchError.REQUEST_TIMED_OUT])
-        self._forget_if_unknown(found)
-        if found.error is not FetchError.NONE or found.end is None:
-            return _no_epoch(partition, _code(found.error, False))
-        return _EpochTopic.EpochEndOffset(
-            error_code=_NONE,
-            partition=partition,
-            leader_epoch=found.end.leader_epoch,
-            end_offset=found.end.end_offset,
-        )
+    def _results(
+        self,
+        rpc: str,
+        topics: list[tuple[str, list[Any]]],
+        query_of: Callable[[UUID, str, Any], Q],
+        call: Callable[[tuple[Q, ...]], list[A]],
+    ) -> Iterator[tuple[int, A | None]]:
+        """Answer the queries for all partitions, by one call, which has the request's whole time.
+
+        Returns:
+            For each partition, in their order, its error code, and the answer if it has no error.
+        """
+        queries: list[Q | int] = []
+        for name, partitions in topics:
+            readable = self._readable(rpc, name)
+            for each in partitions:
+                if isinstance(readable, int):
+                    queries.append(readable)
+                    continue
+                try:
+                    queries.append(query_of(*readable, each))
+                except InvalidRequestError:
+                    queries.append(_INVALID_REQUEST)
+        valid = tuple(each for each in queries if not isinstance(each, int))[:MAX_OFFSET_QUERIES]
+        answers = iter(call(valid) if valid else ())
+        for query in queries:
+            if isinstance(query, int):
+                yield query, None
+            elif (answer := next(answers, None)) is None:
+                # Beyond the most queries of one request: the client retries.
+                yield _CODES[FetchError.REQUEST_TIMED_OUT], None
+            else:
+                code = self._code(answer)
+                yield code, None if code else answer
 
     def _produce(self, request: Any, version: int) -> Any:
         """Refuse a write; a producer without acknowledgements expects no answer."""
@@ -434,9 +428,6 @@ class Answers:
                         index=each.index,
                         error_code=_POLICY_VIOLATION,
                         base_offset=-1,
-                        log_append_time_ms=-1,
-                        log_start_offset=-1,
-                        record_errors=[],
                         error_message=_READ_ONLY,
                     )
                     for each in _items(topic.partition_data)
@@ -444,15 +435,52 @@ class Answers:
             )
             for topic in _items(request.topic_data)
         ]
-        return ProduceResponse(responses=refused, throttle_time_ms=0)
+        return ProduceResponse(responses=refused)
 
     def _init_producer_id(self, request: Any, version: int) -> Any:
-        return InitProducerIdResponse(
-            throttle_time_ms=0,
-            error_code=_CLUSTER_NOT_AUTHORIZED,
-            producer_id=-1,
-            producer_epoch=-1,
+        return InitProducerIdResponse(error_code=_CLUSTER_NOT_AUTHORIZED, producer_epoch=-1)
+
+    def _find_coordinator(self, request: Any, version: int) -> Any:
+        """Name this node for groups, so that members of a group ask it to join, and are refused.
+
+        An error here would reach clients of librdkafka too that have a group and assign partitions.
+        """
+        node, code = self._node, _NONE
+        if request.key_type == _OF_TRANSACTIONS:
+            code = _TRANSACTIONAL_ID_NOT_AUTHORIZED
+        return FindCoordinatorResponse(
+            error_code=code, error_message=None, node_id=node.id, host=node.host, port=node.port
         )
+
+    def _join_group(self, request: Any, version: int) -> Any:
+        """Refuse by an error that clients do not retry: after others they wait for ever."""
+        if not self._has_refused_group:
+            self._has_refused_group = True
+            _log.info(
+                "a consumer of group %.100s was refused: RLM serves no consumer groups; assign "
+                "partitions, and keep the offsets elsewhere",
+                request.group_id,
+            )
+        none = dict.fromkeys(("protocol_type", "protocol_name", "leader", "member_id"), "")
+        return JoinGroupResponse(error_code=_GROUP_NOT_AUTHORIZED, members=[], **none)
+
+    def _offset_fetch(self, request: Any, version: int) -> Any:
+        return OffsetFetchResponse(error_code=_GROUP_NOT_AUTHORIZED, topics=[])
+
+    def _offset_commit(self, request: Any, version: int) -> Any:
+        refused = [
+            _CommitTopic(
+                name=topic.name,
+                partitions=[
+                    _CommitTopic.OffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=_GROUP_NOT_AUTHORIZED
+                    )
+                    for each in _items(topic.partitions)
+                ],
+            )
+            for topic in _items(request.topics)
+        ]
+        return OffsetCommitResponse(topics=refused)
 
     def _readable(self, rpc: str, topic: str | UUID) -> tuple[UUID, str] | int:
         """Return a topic's id and name, or the error code if the caller may not read it."""
@@ -468,9 +496,12 @@ class Answers:
         topic_id = self._catalog.id_of(topic)
         return _UNKNOWN_TOPIC if topic_id is None else (topic_id, topic)
 
-    def _forget_if_unknown(self, answer: Any) -> None:
-        if answer.error is FetchError.UNKNOWN_TOPIC_ID:
-            self._catalog.forget(answer.topic_id_partition.topic)
+    def _code(self, answer: FetchPart | OffsetAnswer | EpochAnswer, by_id: bool = False) -> int:
+        """Return an answer's error code; let the catalog find an unknown topic's id again."""
+        if answer.error is not FetchError.UNKNOWN_TOPIC_ID:
+            return _CODES[answer.error]
+        self._catalog.discard(answer.topic_id_partition.topic)
+        return _UNKNOWN_TOPIC_ID if by_id else _UNKNOWN_TOPIC
 
 
 def _items(array: list[Any] | None) -> list[Any]:
@@ -500,39 +531,23 @@ def _epoch(number: int | None) -> int | None:
     return None if number is None or number < 0 else number
 
 
-def _code(error: FetchError, by_id: bool) -> int:
-    return _UNKNOWN_TOPIC_ID if by_id and error is FetchError.UNKNOWN_TOPIC_ID else _CODES[error]
+def _offset_query(topic_id: UUID, topic: str, requested: Any) -> OffsetQuery:
+    tp = TopicIdPartition(topic_id, topic, requested.partition_index)
+    return OffsetQuery(tp, requested.timestamp, _epoch(requested.current_leader_epoch))
 
 
-def _query(topic: tuple[UUID, str] | int, asked: Any) -> OffsetQuery | int:
-    """Return the query for a partition, or its error code."""
-    if isinstance(topic, int):
-        return topic
-    try:
-        tp = TopicIdPartition(*topic, asked.partition_index)
-        return OffsetQuery(tp, asked.timestamp, _epoch(asked.current_leader_epoch))
-    except InvalidRequestError:
-        return _INVALID_REQUEST
+def _epoch_query(topic_id: UUID, topic: str, requested: Any) -> EpochQuery:
+    tp = TopicIdPartition(topic_id, topic, requested.partition)
+    return EpochQuery(tp, requested.leader_epoch, _epoch(requested.current_leader_epoch))
 
 
-def _epoch_query(topic: tuple[UUID, str] | int, asked: Any) -> EpochQuery | int:
-    """Return the query for a partition, or its error code."""
-    if isinstance(topic, int):
-        return topic
-    try:
-        tp = TopicIdPartition(*topic, asked.partition)
-        return EpochQuery(tp, asked.leader_epoch, _epoch(asked.current_leader_epoch))
-    except InvalidRequestError:
-        return _INVALID_REQUEST
-
-
-def _wanted(tp: TopicIdPartition, asked: Any) -> FetchPartition:
+def _fetch_partition(tp: TopicIdPartition, requested: Any) -> FetchPartition:
     return FetchPartition(
         tp,
-        asked.fetch_offset,
-        _bounded(asked.partition_max_bytes, 1, MAX_FETCH_BYTES),
-        _epoch(asked.current_leader_epoch),
-        _epoch(asked.last_fetched_epoch),
+        requested.fetch_offset,
+        _bounded(requested.partition_max_bytes, 1, MAX_FETCH_BYTES),
+        _epoch(requested.current_leader_epoch),
+        _epoch(requested.last_fetched_epoch),
     )
 
 
@@ -547,25 +562,22 @@ def _no_data(partition: int, error_code: int) -> Any:
         partition_index=partition,
         error_code=error_code,
         high_watermark=-1,
-        last_stable_offset=-1,
-        log_start_offset=-1,
         aborted_transactions=None,
-        preferred_read_replica=-1,
-        records=b"",
     )
 
 
-def _no_offset(partition: int, error_code: int) -> Any:
-    return _ListTopic.ListOffsetsPartitionResponse(
-        partition_index=partition,
-        error_code=error_code,
-        timestamp=-1,
-        offset=-1,
-        leader_epoch=-1,
+def _offset(requested: Any, error_code: int, answer: OffsetAnswer | None) -> Any:
+    response = _ListTopic.ListOffsetsPartitionResponse(
+        partition_index=requested.partition_index, error_code=error_code
     )
+    if answer is not None:
+        response.timestamp, response.offset = answer.timestamp_ms, answer.offset
+        response.leader_epoch = -1 if answer.leader_epoch is None else answer.leader_epoch
+    return response
 
 
-def _no_epoch(partition: int, error_code: int) -> Any:
-    return _EpochTopic.EpochEndOffset(
-        error_code=error_code, partition=partition, leader_epoch=-1, end_offset=-1
-    )
+def _end_of_epoch(requested: Any, error_code: int, answer: EpochAnswer | None) -> Any:
+    response = _EpochTopic.EpochEndOffset(partition=requested.partition, error_code=error_code)
+    if answer is not None and answer.end is not None:
+        response.leader_epoch, response.end_offset = answer.end.leader_epoch, answer.end.end_offset
+    return response

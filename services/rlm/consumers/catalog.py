@@ -17,7 +17,6 @@ KNOWN_FOR_S = 30.0
 LISTED_AT_MOST_EVERY_S = 1.0
 """How often a connection may list all topics for ids that it does not know."""
 
-
 _UNKNOWN = ""
 """As a name: no topic has the id. Consumers have ids from Metadata, which finds new ones."""
 
@@ -57,8 +56,8 @@ class Catalog:
 
     def by_name(self, name: str) -> Topic | None:
         """Find the topic of a name; None if there is none, or several that are not led here."""
-        found = self._topics(self._rlm.served_partitions(name)) if name else []
-        return next((topic for topic in found if topic.name == name), None)
+        topics = self._topics(self._rlm.served_partitions(name)) if name else []
+        return next((topic for topic in topics if topic.name == name), None)
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """Find the topic of an id, which may share its name with a deleted one."""
@@ -78,7 +77,7 @@ class Catalog:
         if topic_id not in self._names:
             if time.monotonic() < self._lists_again_s:
                 return None
-            # Ids are anyone's to invent, and are looked up before the policy can be asked.
+            # Anyone can invent ids, and they are looked up before the policy is checked.
             self._lists_again_s = time.monotonic() + LISTED_AT_MOST_EVERY_S
             for each in self._rlm.served_partitions():
                 tp = each.topic_id_partition
@@ -86,8 +85,8 @@ class Catalog:
             self._names.setdefault(topic_id, _UNKNOWN)
         return self._names.get(topic_id) or None
 
-    def forget(self, name: str) -> None:
-        """Forget a topic whose id turned out to be unknown."""
+    def discard(self, name: str) -> None:
+        """Discard the id of a topic, which turned out to be unknown."""
         self._ids.pop(name, None)
 
     def _topics(self, served: Iterable[ServedPartition]) -> list[Topic]:

@@ -1,4 +1,4 @@
-"""Frame answers: what kafka-python encodes, with the records of a Fetch put in as they are.
+"""Frame answers: what kafka-python encodes, with the records of a Fetch inserted unchanged.
 
 kafka-python copies records three times, a whole answer at once: memory of a few MiB, which the
 system hands out for each copy and clears first. That costs more than all else of a Fetch.
@@ -24,10 +24,10 @@ class Records:
         self._by_token: dict[bytes, Sequence[Buffer]] = {}
 
     def token_for(self, records: Sequence[Buffer]) -> bytes:
-        """Return what is to be encoded in place of records. Must be called in their order."""
+        """Return the token to encode in place of records. Must be called in their order."""
         if not any(map(len, records)):
             return b""
-        # Random: no name that a client chooses, or was given, can be taken for it.
+        # Random, so that no name that a client knows or chooses equals it.
         token = secrets.token_bytes(_TOKEN_BYTES)
         self._by_token[token] = records
         return token
@@ -46,10 +46,10 @@ class Records:
         pieces: list[Buffer] = []
         at = _SIZE.size  # The size of the frame changes.
         for token, records in self._by_token.items():
-            found = encoded.index(token, at)
-            before = encoded[at : found - len(length(_TOKEN_BYTES))]
+            token_at = encoded.index(token, at)
+            before = encoded[at : token_at - len(length(_TOKEN_BYTES))]
             pieces += (before, length(sum(map(len, records))), *records)
-            at = found + _TOKEN_BYTES
+            at = token_at + _TOKEN_BYTES
         pieces.append(encoded[at:])
         return list(_blocks([_SIZE.pack(sum(map(len, pieces))), *pieces]))
 

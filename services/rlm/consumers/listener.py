@@ -21,7 +21,7 @@ from services.rlm.metrics import CONSUMER_CONNECTIONS, CONSUMER_REFUSALS
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Larger than any request that is served. An item of 2 bytes takes some 300 once it is decoded and
-answered, and requests are decoded before the policy is asked.
+answered, and requests are decoded before the policy is checked.
 """
 
 MAX_WRITE_BYTES = 2 * 1024 * 1024
@@ -62,23 +62,20 @@ class ConsumerLimits:
     stall_timeout_s: float = 30.0
 
 
-class Peers(Protocol):
-    """Who connects, and what the policy lets them read."""
+class Access(Protocol):
+    """The TLS contexts and the policy of the service.
 
-    def secured(self, connection: socket.socket) -> socket.socket:
-        """Return the connection, to be encrypted if the service has TLS.
+    Attributes:
+        context: makes the TLS context of one connection, from the present files.
+    """
 
-        Raises:
-            OSError: a file of TLS cannot be used, or the peer has left.
-        """
-        ...
+    context: Callable[[], ssl.SSLContext]
 
-    def identity(self, connection: socket.socket) -> str:
-        """Shake hands on a connection of `secured`, and return the peer's identity.
+    def identity_of(self, certificate: Mapping[str, object]) -> str:
+        """Return the identity of a certificate, as ssl.getpeercert has it.
 
         Raises:
-            OSError: the handshake failed.
-            UnauthenticatedError: the certificate has no identity.
+            UnauthenticatedError: it has none.
         """
         ...
 
@@ -87,39 +84,26 @@ class Peers(Protocol):
         ...
 
 
-class Anyone:
-    """Everyone who reaches the port, in plaintext: RLM_PLAINTEXT."""
-
-    def secured(self, connection: socket.socket) -> socket.socket:
-        return connection
-
-    def identity(self, connection: socket.socket) -> str:
-        return _ANONYMOUS
-
-    def may_call(self, identity: str, rpc: str, topic: str | None) -> bool:
-        return True
-
-
-class _Place:
-    """The place of one connection.
+class _Connection:
+    """A connection of a consumer.
 
     Attributes:
-        connection: its socket; TLS replaces it.
+        socket: TLS replaces it.
         address: of the peer.
-        holder: the peer's address, and its identity once it is known.
+        peer: the peer's address, and its identity once it is known.
         is_idle: it waits for a request, since `since_s`; otherwise one is answered since then.
-        has_asked: its first request has arrived.
+        has_requested: its first request has arrived.
     """
 
-    def __init__(self, connection: socket.socket, address: str) -> None:
-        self.connection = connection
-        self.address = self.holder = address
+    def __init__(self, connected: socket.socket, address: str) -> None:
+        self.socket = connected
+        self.address = self.peer = address
         self.is_idle = True
         self.since_s = time.monotonic()
-        self.has_asked = False
+        self.has_requested = False
 
-    def turn(self, *, is_idle: bool) -> None:
-        self.is_idle, self.since_s, self.has_asked = is_idle, time.monotonic(), True
+    def set_idle(self, is_idle: bool) -> None:
+        self.is_idle, self.since_s, self.has_requested = is_idle, time.monotonic(), True
 
 
 class ConsumerListener:
@@ -127,6 +111,7 @@ class ConsumerListener:
 
     Args:
         address: HOST and port to listen on; port 0 picks a free one.
+        access: None to serve everyone in plaintext (RLM_PLAINTEXT).
         advertised: HOST and port that consumers connect to; None for the address itself.
 
     Raises:
@@ -137,20 +122,20 @@ class ConsumerListener:
         self,
         rlm: ConsumedLog,
         address: tuple[str, int],
-        peers: Peers,
+        access: Access | None,
         node_id: int,
         advertised: tuple[str, int] | None = None,
         limits: ConsumerLimits | None = None,
     ) -> None:
         self._rlm = rlm
-        self._peers = peers
+        self._access = access
         self._limits = limits or ConsumerLimits()
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family)
         host, port = self._listener.getsockname()[:2]
         self.address = f"{host}:{port}"
         self._node = Node(node_id, *(advertised or (host, port)))
-        self._places: set[_Place] = set()
+        self._connections: set[_Connection] = set()
         self._warned_of = ""
         self._lock = Lock()
         self._is_stopping = False
@@ -166,7 +151,7 @@ class ConsumerListener:
         """Stop listening, and close all connections. Idempotent."""
         with self._lock:
             self._is_stopping = True
-            opened = [place.connection for place in self._places]
+            opened = [connection.socket for connection in self._connections]
         for each in (self._listener, *opened):
             _shut(each)
         self._listener.close()
@@ -175,7 +160,7 @@ class ConsumerListener:
     def _accept(self) -> None:
         while not self._is_stopping:
             try:
-                connection, peer = self._listener.accept()
+                connected, peer = self._listener.accept()
             except OSError as e:
                 if self._is_stopping:
                     return
@@ -183,151 +168,170 @@ class ConsumerListener:
                 _log.warning("a consumer cannot connect; accepting again: %s", e)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            place = _Place(connection, str(peer[0]))
-            if not self._take(place):
+            connection = _Connection(connected, str(peer[0]))
+            if not self._admit(connection):
                 CONSUMER_REFUSALS.labels("connections").inc()
-                connection.close()
+                connected.close()
                 continue
             try:
-                Thread(target=self._serve, args=(place,), name="consumer", daemon=True).start()
+                Thread(target=self._serve, args=(connection,), name="consumer", daemon=True).start()
             except RuntimeError as e:  # No thread can be started.
                 _log.warning("a consumer is refused: %s", e)
                 CONSUMER_REFUSALS.labels("connections").inc()
-                self._leave(place)
+                self._close(connection)
 
-    def _take(self, place: "_Place") -> bool:
-        """Take a place, that of another connection if all are taken; return whether there is one.
+    def _admit(self, connection: _Connection) -> bool:
+        """Admit a connection if there is room, or if another one can be ended for it.
 
-        First ends a connection of an address that has more places than the new one; of those, one
+        First ends a connection of an address that has more of them than the new one; of those, one
         that waits for a request, of the peer that has most; of those, the oldest, if none has yet
         to send its first request. No other request is cut off.
         """
         with self._lock:
             if self._is_stopping:
                 return False
-            if len(self._places) >= self._limits.max_connections and not self._end_one(place):
+            if len(self._connections) >= self._limits.max_connections and not self._end_one(
+                connection.address
+            ):
                 return False
-            self._places.add(place)
+            self._connections.add(connection)
             return True
 
-    def _end_one(self, coming: "_Place") -> bool:
-        held = Counter(each.holder for each in self._places)
-        of_address = Counter(each.address for each in self._places)
+    def _end_one(self, address: str) -> bool:
+        """End a connection for a new one from `address`; return False if none may be ended."""
+        of_peer = Counter(each.peer for each in self._connections)
+        of_address = Counter(each.address for each in self._connections)
 
-        def order(place: _Place) -> tuple[float, ...]:
-            has_more = of_address[place.address] > of_address[coming.address] + 1
-            by_time = (not place.has_asked, -place.since_s)
-            return has_more, place.is_idle, held[place.holder], *by_time
+        def order(connection: _Connection) -> tuple[float, ...]:
+            has_more = of_address[connection.address] > of_address[address] + 1
+            by_time = (not connection.has_requested, -connection.since_s)
+            return has_more, connection.is_idle, of_peer[connection.peer], *by_time
 
-        ended = max(self._places, key=order)
+        ended = max(self._connections, key=order)
         has_more, is_idle, *_ = order(ended)
         if not (has_more or is_idle):
             return False
-        self._places.discard(ended)
-        _shut(ended.connection)
+        self._connections.discard(ended)
+        _shut(ended.socket)
         CONSUMER_REFUSALS.labels("connections").inc()
-        if ended.holder != self._warned_of:
-            self._warned_of = ended.holder
+        if ended.peer != self._warned_of:
+            self._warned_of = ended.peer
             _log.warning(
                 "consumers have all connections that they may; closing one of %s, which has %d of "
-                "%d: look at that client, or raise RLM_CONSUMER_MAX_CONNECTIONS",
-                ended.holder,
-                held[ended.holder],
+                "%d: check that client, or raise RLM_CONSUMER_MAX_CONNECTIONS",
+                ended.peer,
+                of_peer[ended.peer],
                 self._limits.max_connections,
             )
         return True
 
-    def _leave(self, place: "_Place") -> None:
+    def _close(self, connection: _Connection) -> None:
         with self._lock:
-            self._places.discard(place)
-        place.connection.close()
+            self._connections.discard(connection)
+        connection.socket.close()
 
-    def _serve(self, place: "_Place") -> None:
+    def _serve(self, connection: _Connection) -> None:
         CONSUMER_CONNECTIONS.inc()
         try:
-            self._converse(place)
+            self._serve_requests(connection)
         except (OSError, EOFError) as e:
             _log.debug("a consumer left: %s", e)
         except Exception:  # noqa: BLE001 - a boundary: a defect ends one connection only
             _log.exception("the connection of a consumer was closed: a defect of RLM")
         finally:
             CONSUMER_CONNECTIONS.dec()
-            self._leave(place)
+            self._close(connection)
 
-    def _converse(self, place: "_Place") -> None:
-        place.connection.settimeout(self._limits.stall_timeout_s)
-        place.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _serve_requests(self, connection: _Connection) -> None:
+        connection.socket.settimeout(self._limits.stall_timeout_s)
+        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            connection = self._peers.secured(place.connection)
-            with self._lock:
-                place.connection = connection
-                if self._is_stopping or place not in self._places:
-                    raise EOFError
-            identity = self._peers.identity(connection)
+            identity = self._identity_of(connection)
         except (OSError, UnauthenticatedError) as e:
-            if place in self._places:
+            if connection in self._connections:
                 CONSUMER_REFUSALS.labels("unauthenticated").inc()
                 _log.info("a consumer was refused: %s", e)
             return
-        if identity != _ANONYMOUS:
-            place.holder = f"{identity} at {place.address}"
-        if not self._peers.may_call(identity, "Fetch", None):
+
+        def may_call(rpc: str, topic: str | None) -> bool:
+            return self._access is None or self._access.may_call(identity, rpc, topic)
+
+        if not may_call("Fetch", None):
             CONSUMER_REFUSALS.labels("no_grant").inc()
             _log.info(
                 "consumer %s was refused: it has the role reader for no topic; add a grant to the "
                 "policy file",
-                place.holder,
+                connection.peer,
             )
             return
-
-        def may_read(rpc: str, topic: str) -> bool:
-            return self._peers.may_call(identity, rpc, topic)
-
-        answers = Answers(self._rlm, self._node, may_read, self._limits.fetch_max_bytes)
+        answers = Answers(self._rlm, self._node, may_call, self._limits.fetch_max_bytes)
         try:
-            while self._answer_next(place, identity, answers):
-                place.turn(is_idle=True)
+            while self._answer_next(connection, identity, answers):
+                connection.set_idle(True)
         except UnservedRequestError as e:
             CONSUMER_REFUSALS.labels("request").inc()
             _log.info("the connection of consumer %s was closed: %s", identity, e)
 
-    def _answer_next(self, place: "_Place", identity: str, answers: Answers) -> bool:
+    def _identity_of(self, connection: _Connection) -> str:
+        """Encrypt a connection if the service has TLS, and return its peer's identity.
+
+        Raises:
+            EOFError: the connection was ended for another one.
+            OSError: a file of TLS cannot be used, the handshake failed, or the peer has left.
+            UnauthenticatedError: the certificate has no identity.
+        """
+        if self._access is None:
+            return _ANONYMOUS
+        context = self._access.context()
+        encrypted = context.wrap_socket(
+            connection.socket, server_side=True, do_handshake_on_connect=False
+        )
+        with self._lock:
+            connection.socket = encrypted
+            if self._is_stopping or connection not in self._connections:
+                raise EOFError
+        encrypted.do_handshake()
+        identity = self._access.identity_of(encrypted.getpeercert() or {})
+        connection.peer = f"{identity} at {connection.address}"
+        return identity
+
+    def _answer_next(self, connection: _Connection, identity: str, answers: Answers) -> bool:
         """Answer one request; return False if the client has closed the connection."""
-        connection, limits = place.connection, self._limits
+        peer, limits = connection.socket, self._limits
         first_timeout_s = min(limits.idle_timeout_s, limits.stall_timeout_s)
-        connection.settimeout(limits.idle_timeout_s if place.has_asked else first_timeout_s)
-        first = connection.recv(_SIZE.size)
+        peer.settimeout(limits.idle_timeout_s if connection.has_requested else first_timeout_s)
+        first = peer.recv(_SIZE.size)
         if not first:
             return False
-        connection.settimeout(self._limits.stall_timeout_s)
-        size = _SIZE.unpack(first + _exactly(connection, _SIZE.size - len(first)))[0]
+        peer.settimeout(self._limits.stall_timeout_s)
+        size = _SIZE.unpack(first + _exactly(peer, _SIZE.size - len(first)))[0]
         if not _HEADER.size <= size <= MAX_WRITE_BYTES:
             raise UnservedRequestError(f"a request of {size} bytes; at most {MAX_WRITE_BYTES}")
-        data = _exactly(connection, size)
-        place.turn(is_idle=False)
+        data = _exactly(peer, size)
+        connection.set_idle(False)
         api_key, version, correlation_id = _HEADER.unpack_from(data)
         if api_key != _PRODUCE and size > MAX_REQUEST_BYTES:
             raise UnservedRequestError(f"a request of {size} bytes; at most {MAX_REQUEST_BYTES}")
         call = Call(
             identity,
             f"kafka-{correlation_id}",
-            is_active=lambda: not self._is_stopping and not _has_left(connection),
+            is_active=lambda: not self._is_stopping and not _has_left(peer),
             has_own_thread=True,
         )
         with serving(call):
             answer = answers.answer(api_key, version, data)
-        for piece in answer or ():
+        for piece in answer:
             # sendall counts the time of all that it sends, however the client progresses.
             for at in range(0, len(piece), _SENT_AT_ONCE):
-                connection.sendall(memoryview(piece)[at : at + _SENT_AT_ONCE])
+                peer.sendall(memoryview(piece)[at : at + _SENT_AT_ONCE])
         return True
 
 
-def _shut(connection: socket.socket) -> None:
+def _shut(connected: socket.socket) -> None:
     """Wake the thread of a connection, which then closes it."""
     with suppress(OSError):  # The client has left.
         # Not SSLSocket's own: after it, the thread would write to the connection in plaintext.
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 def _has_left(connection: socket.socket) -> bool:
@@ -346,36 +350,3 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise EOFError
         data += piece
     return bytes(data)
-
-
-class TlsPeers:
-    """Peers with client certificates.
-
-    Args:
-        context: makes the TLS context of one connection, from the present files.
-        identity_of: reads the identity of a certificate, as ssl.getpeercert has it.
-        may_call: the policy.
-    """
-
-    def __init__(
-        self,
-        context: Callable[[], ssl.SSLContext],
-        identity_of: Callable[[Mapping[str, object]], str],
-        may_call: Callable[[str, str, str | None], bool],
-    ) -> None:
-        self._context = context
-        self._identity_of = identity_of
-        self._may_call = may_call
-
-    def secured(self, connection: socket.socket) -> socket.socket:
-        return self._context().wrap_socket(
-            connection, server_side=True, do_handshake_on_connect=False
-        )
-
-    def identity(self, connection: socket.socket) -> str:
-        assert isinstance(connection, ssl.SSLSocket)
-        connection.do_handshake()
-        return self._identity_of(connection.getpeercert() or {})
-
-    def may_call(self, identity: str, rpc: str, topic: str | None) -> bool:
-        return self._may_call(identity, rpc, topic)

@@ -11,7 +11,6 @@ from services.api.remote_storage_manager import SegmentFile
 from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, SegmentLeaderEpoch
 from services.api.validation import INT32_MAX
 from services.records.batches import Batch, BatchError, FileWindow, walk_batches
-from services.records.index_files import EMPTY_PRODUCER_SNAPSHOT
 from services.rlm.kafka_log.indexes import SegmentIndexes
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
@@ -22,7 +21,7 @@ from services.rlm.kafka_log.partition_dir import (
     reading_segment,
     rolled_log_bytes,
 )
-from services.rlm.kafka_log.transactions import ProducerIds, Transactions, transactions_at
+from services.rlm.kafka_log.transactions import ProducerReplay, transactions_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class InspectedSegment:
             record has one (LogSegment.largestTimestamp).
         side_files: the bytes of all other files of the copy; without TRANSACTION if no transaction
             was aborted in the segment and the broker has no such file.
-        rebuilt: indexes that were rebuilt from the segment, as INDEX_REBUILT.
+        rebuilt: indexes and a snapshot that were rebuilt from the log, as INDEX_REBUILT.
     """
 
     segment: LocalSegment
@@ -58,19 +57,19 @@ def inspect(
     log_start_offset: int,
     *,
     may_have_holes: bool = False,
-    producers: ProducerIds | None = None,
+    producers: ProducerReplay | None = None,
 ) -> InspectedSegment:
     """Check a whole rolled segment and return its files.
 
-    A missing or wrong index is rebuilt, as Kafka does. A damaged snapshot never is; a missing one
-    is empty if no batch of the log up to there has a producer id. A log that ends before the next
+    A missing or wrong index is rebuilt, as Kafka does, and a missing or damaged producer snapshot
+    is replayed. A log that ends before the next
     segment begins was compacted, or cut between two batches: then an index has an offset behind
     the log's end, or belongs to a segment without a log in the hole.
 
     Args:
         segments: the partition's, for the transactions that are open where `segment` begins.
         may_have_holes: the topic was perhaps compacted: a hole without signs of a cut is no damage.
-        producers: of this log; keep it for later segments.
+        producers: of this log; pass it again for later segments.
         log_start_offset: offsets below it get no leader epoch, as in Kafka: they are not readable.
 
     Raises:
@@ -78,10 +77,11 @@ def inspect(
             PRODUCER_SNAPSHOT_MISSING, UNREADABLE.
     """
     epochs = _leader_epochs(segment, lineage, log_start_offset)
-    snapshot = _producer_snapshot(segment, lineage, segments, producers or ProducerIds())
-    indexes = SegmentIndexes(segment)
-    transactions = transactions_at(segments, segment.base_offset)
-    walk = _Walk(segment, transactions, indexes, may_have_holes)
+    snapshot, replayed = _producer_snapshot(
+        segment, lineage, segments, producers or ProducerReplay()
+    )
+    indexes = SegmentIndexes(segment, transactions_at(segments, segment.base_offset))
+    walk = _Walk(segment, indexes, may_have_holes)
     walk.run()
     index_files, rebuilt = indexes.finish()
     history = checkpoint_text(lineage.before(segment.end_offset + 1).entries)
@@ -96,7 +96,7 @@ def inspect(
         _largest_timestamp_ms(indexes, walk),
         epochs,
         side_files,
-        rebuilt,
+        (*rebuilt, *replayed),
     )
 
 
@@ -121,15 +121,22 @@ def _producer_snapshot(
     segment: LocalSegment,
     lineage: Lineage,
     segments: Sequence[LocalSegment],
-    producers: ProducerIds,
-) -> bytes:
+    producers: ProducerReplay,
+) -> tuple[bytes, tuple[Problem, ...]]:
+    """Return the snapshot at the segment's end, and an INDEX_REBUILT if it was damaged.
+
+    A missing one is no problem: a broker before Kafka 2.8 kept the newest alone.
+    """
     path = segment.producer_snapshot_path
     try:
-        return read_producer_snapshot(path)[0]
+        return read_producer_snapshot(path)[0], ()
     except LogFileError as e:
-        is_missing = e.kind is ProblemKind.PRODUCER_SNAPSHOT_MISSING and not path.exists()
-        if is_missing and producers.none_below(segments, lineage, segment.end_offset + 1):
-            return EMPTY_PRODUCER_SNAPSHOT
+        if e.kind is ProblemKind.PRODUCER_SNAPSHOT_MISSING:
+            replayed = producers.snapshot_at(segments, lineage, segment.end_offset + 1)
+            if replayed is not None:
+                message = f"{e.reason}; it was replayed from the log"
+                problem = Problem(ProblemKind.INDEX_REBUILT, str(path), message)
+                return replayed, (problem,) if path.exists() else ()
         raise LogFileError(e.kind, e.path, e.reason, segment.base_offset) from e
 
 
@@ -137,14 +144,9 @@ class _Walk:
     """Read and check the log file once."""
 
     def __init__(
-        self,
-        segment: LocalSegment,
-        transactions: Transactions,
-        indexes: SegmentIndexes,
-        may_have_holes: bool,
+        self, segment: LocalSegment, indexes: SegmentIndexes, may_have_holes: bool
     ) -> None:
         self._segment = segment
-        self._transactions = transactions
         self._indexes = indexes
         self._may_have_holes = may_have_holes
         self.size_bytes = 0
@@ -180,7 +182,7 @@ class _Walk:
             kind = ProblemKind.CORRUPT_BATCH
             raise LogFileError(kind, self._segment.log_path, reason, batch.base_offset)
         self.crc = crc32c(batch.data, self.crc)
-        self._indexes.observe(batch, self._transactions.observe(batch))
+        self._indexes.observe(batch)
         self._last_offset = batch.last_offset
 
     def _check_end(self) -> None:
@@ -196,16 +198,16 @@ class _Walk:
             )
             raise LogFileError(ProblemKind.TRUNCATED_BATCH, segment.log_path, reason, found)
 
-    def _cut(self, found: int) -> str:
-        """Return why the offsets from `found` on are missing; "" if they were compacted away."""
+    def _cut(self, position: int) -> str:
+        """Return why the offsets from `position` on are missing; "" if they were compacted away."""
         if not self._may_have_holes:
             return (
                 "records are missing, or the topic is or was compacted; with "
-                "RLM_PARTITION_SOURCE=poller RLM asks for its cleanup.policy, and copies what was "
+                "RLM_PARTITION_SOURCE=poller RLM reads its cleanup.policy, and copies what was "
                 "compacted before it became delete"
             )
         segment = self._segment
         indexed = [self._indexes.last_indexed_offset]
         indexed += [base for base in list_indexes(segment.directory) if base > segment.base_offset]
-        lost = [offset for offset in indexed if found <= offset <= segment.end_offset]
+        lost = [offset for offset in indexed if position <= offset <= segment.end_offset]
         return f"records are missing, an index has offset {lost[0]}" if lost else ""

@@ -16,6 +16,7 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.common.quantities import counted
 
 RENEWALS_PER_LEASE = 3
 RETRIES_PER_LEASE = 20
@@ -84,7 +85,7 @@ class CopyLease:
 
 
 class CopyLeases:
-    """Hold and renew the leases of all copies of this process.
+    """Acquire and renew the leases of all copies of this process.
 
     One thread renews them while there are any. Thread-safe.
     """
@@ -108,15 +109,15 @@ class CopyLeases:
 
     @contextmanager
     def of(self, segment_id: RemoteLogSegmentId) -> Iterator[CopyLease]:
-        """Hold the lease of a copy from before it is registered until the block ends.
+        """Acquire the lease of a copy, before it is registered, until the block ends.
 
-        After that, the copy counts as ours for as long as RLMM may still have the lease.
+        After that, `is_ours` is true of the copy for as long as RLMM may still have the lease.
 
         Raises:
             RetriableRemoteStorageError: if no thread to renew the lease can be started.
         """
         with self._changed:
-            self._have_renewer()
+            self._start_renewer()
             self._running.add(segment_id.id)
         try:
             yield CopyLease(segment_id, self._lease_ms, self._clock)
@@ -129,10 +130,16 @@ class CopyLeases:
                 self._renewed.pop(segment_id.id, None)
                 self._changed.notify_all()
 
-    def keep(self, lease: CopyLease) -> None:
+    def begin_renewal(self, lease: CopyLease) -> None:
         """Renew the lease from now on; its copy is registered."""
         with self._changed:
             self._renewed[lease.segment_id.id] = lease
+
+    @property
+    def running(self) -> frozenset[UUID]:
+        """Return the ids of the segments whose copies have a lease of `of` now."""
+        with self._changed:
+            return frozenset(self._running)
 
     def is_ours(self, segment_id: UUID) -> bool:
         """Return whether this process began the leased copy."""
@@ -152,7 +159,8 @@ class CopyLeases:
         try:
             outcomes = self._rlmm.renew_copy_leases(ids, self._lease_ms, self._broker_id)
         except RemoteStorageError as e:
-            _log.warning("leases of %d copies were not renewed; retrying: %s", len(due), e)
+            copies = counted(len(due), "copy", "copies")
+            _log.warning("the leases of %s were not renewed; retrying: %s", copies, e)
             return False
         is_answered = True
         for lease, error in zip(due, outcomes, strict=True):
@@ -165,10 +173,10 @@ class CopyLeases:
                 is_answered = False
         return is_answered
 
-    def _have_renewer(self) -> None:
+    def _start_renewer(self) -> None:
         if self._renewer is not None:
             return
-        renewer = threading.Thread(target=self._keep_renewing, name="copy-leases", daemon=True)
+        renewer = threading.Thread(target=self._run_renewer, name="copy-leases", daemon=True)
         try:
             renewer.start()
         except (RuntimeError, MemoryError) as e:
@@ -177,7 +185,7 @@ class CopyLeases:
             ) from e
         self._renewer = renewer
 
-    def _keep_renewing(self) -> None:
+    def _run_renewer(self) -> None:
         lease_s = self._lease_ms / 1000
         retry_s = min(lease_s / RETRIES_PER_LEASE, LONGEST_RETRY_S)
         is_answered = True
@@ -193,9 +201,9 @@ class CopyLeases:
         until_s = time.monotonic() + wait_s
         with self._changed:
             while self._running:
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
+                remaining_s = until_s - time.monotonic()
+                if remaining_s <= 0:
                     return True
-                self._changed.wait(left_s)
+                self._changed.wait(remaining_s)
             self._renewer = None
             return False

@@ -30,36 +30,36 @@ class Progress:
         """Show the segments and bytes of a partition that this pass is about to copy."""
 
     def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
-        """Count sent bytes of logs; a negative number takes back the bytes of a failed copy."""
+        """Count sent bytes of logs; a negative number subtracts those of a failed copy."""
 
     def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
         """Count a segment that is COPY_SEGMENT_FINISHED."""
 
 
 def refused(
-    error: RemoteStorageError, path: str, held_segments: int, offset: int | None = None
+    error: RemoteStorageError, path: str, blocked_segments: int, offset: int | None = None
 ) -> Problem:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, RETRIABLE_ERRORS):
-        return Problem(ProblemKind.STORE_UNAVAILABLE, path, text, offset, held_segments)
+        return Problem(ProblemKind.STORE_UNAVAILABLE, path, text, offset, blocked_segments)
     # As in Kafka: every further attempt would upload the bytes only to delete them.
     then = _BLOCKED if isinstance(error, CustomMetadataTooLargeError) else _RETRIED
-    return Problem(ProblemKind.COPY_FAILED, path, f"{text}; {then}", offset, held_segments)
+    return Problem(ProblemKind.COPY_FAILED, path, f"{text}; {then}", offset, blocked_segments)
 
 
-def partition_deleted(path: str, held_segments: int) -> Problem:
+def partition_deleted(path: str, blocked_segments: int) -> Problem:
     text = "the topic id was deleted from the tier and is never tiered again"
-    return Problem(ProblemKind.PARTITION_DELETED, path, text, held_segments=held_segments)
+    return Problem(ProblemKind.PARTITION_DELETED, path, text, blocked_segments=blocked_segments)
 
 
-def compacted(topic: str, policy: str, path: str, held_segments: int) -> Problem:
+def compacted(topic: str, policy: str, path: str, blocked_segments: int) -> Problem:
     text = (
         f"topic {topic} has cleanup.policy={policy}, and compacted topics are not tiered: copying "
         "and expiry have stopped. Remove compact from its cleanup.policy, or stop tiering it with "
         f"`sediment topics set {topic}`: remote.log.copy.disable=true keeps what is in the tier, "
         "remote.storage.enable=false with remote.log.delete.on.disable=true deletes it"
     )
-    return Problem(ProblemKind.TOPIC_COMPACTED, path, text, held_segments=held_segments)
+    return Problem(ProblemKind.TOPIC_COMPACTED, path, text, blocked_segments=blocked_segments)
 
 
 def awaited_log_start(log: LocalLog) -> str:
@@ -87,11 +87,11 @@ def deleted_at_broker(
     return Problem(ProblemKind.DELETED_AT_BROKER, path, text, removed)
 
 
-def vanished(segment: LocalSegment, held_segments: int) -> Problem:
+def vanished(segment: LocalSegment, blocked_segments: int) -> Problem:
     reason = "the broker deleted it before it was copied"
     path = str(segment.log_path)
     kind = ProblemKind.LOST_BEFORE_COPY
-    return Problem(kind, path, reason, segment.base_offset, held_segments)
+    return Problem(kind, path, reason, segment.base_offset, blocked_segments)
 
 
 def waiting_for(
@@ -102,13 +102,15 @@ def waiting_for(
     return [c for c in candidates if first is not None and c.end_offset >= first]
 
 
-def copied_elsewhere(segment: RemoteLogSegmentMetadata, path: str, held_segments: int) -> Problem:
+def copied_elsewhere(
+    segment: RemoteLogSegmentMetadata, path: str, blocked_segments: int
+) -> Problem:
     latest = "its lease expires" if segment.copy_leased else "its copy is an hour old"
     reason = (
         f"another process of broker {segment.broker_id} is copying offsets {segment.start_offset} "
         f"to {segment.end_offset} (or died doing so); retrying when it finishes or {latest}"
     )
-    return Problem(ProblemKind.COPY_FAILED, path, reason, segment.start_offset, held_segments)
+    return Problem(ProblemKind.COPY_FAILED, path, reason, segment.start_offset, blocked_segments)
 
 
 @dataclass
@@ -153,8 +155,8 @@ class PassReport:
         self.failure, self.may_pass = str(error), may_pass
 
     @property
-    def held_segments(self) -> int:
-        return sum(problem.held_segments for problem in self.problems)
+    def blocked_segments(self) -> int:
+        return sum(problem.blocked_segments for problem in self.problems)
 
     @property
     def found_nothing(self) -> bool:

@@ -3,30 +3,24 @@
 The rules are pure; CopyRules applies them with the settings of the topic.
 """
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from uuid import UUID
-
-from cachetools import LRUCache
+from fnmatch import fnmatchcase
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import AS_LOCAL_RETENTION, UNLIMITED, TopicConfig, is_internal_topic
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import QuotaLimit, TokenBucket
-from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
+from services.rlm.cleanup_policies import Policies, is_awaited, is_compacted
 from services.rlm.kafka_admin.cluster_view import NoPolicy
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.tier import OffsetRanges
+from services.rlm.reason_log import ReasonLog
+from services.rlm.tier import OffsetRanges, Tier
 from services.rlm.topic_configs import TopicConfigs
-
-_MAX_LOGGED = 10_000
-_log = logging.getLogger(__name__)
 
 
 def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
@@ -34,11 +28,11 @@ def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSe
 
     Source: RemoteLogManager.candidateLogSegments.
     """
-    uncopied = uncopied_log_segments(log, covered)
-    return [segment for segment in uncopied if segment.end_offset < log.last_stable_offset]
+    lagging = lagging_log_segments(log, covered)
+    return [segment for segment in lagging if segment.end_offset < log.last_stable_offset]
 
 
-def uncopied_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
+def lagging_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
     """Return the rolled segments that are not in the tier, earliest first.
 
     These are all that reach the log's start (LocalLog.from_offset), also those below the tier's
@@ -50,6 +44,16 @@ def uncopied_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSeg
         for segment in log.rolled
         if segment.end_offset >= log.log_start_offset and not _is_covered(segment, log, covered)
     ]
+
+
+def lagging_segments(log: LocalLog, tier: Tier) -> list[LocalSegment]:
+    """Return the rolled segments that are not in the tier, also those that are blocked."""
+    if tier.known is None:
+        return []
+    if log.log_end_offset < tier.log_start_offset:  # It is not the log that was copied.
+        return list(log.rolled)
+    log = log.from_offset(tier.log_start_offset)
+    return lagging_log_segments(log, tier.covered(log.lineage))
 
 
 def in_tier(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
@@ -69,26 +73,28 @@ def deleted_before_copy(
     removed = log.removed_before_offset
     if removed == log.segments[0].base_offset:
         return []  # Perhaps retention was deleting segments when the broker wrote that.
-    there = OffsetRanges([*covered, (max(removed, log.segments[0].base_offset), INT64_MAX)])
-    return [(first, last) for first, last in there.gaps() if log_start_offset <= first < removed]
+    ranges = OffsetRanges([*covered, (max(removed, log.segments[0].base_offset), INT64_MAX)])
+    return [(first, last) for first, last in ranges.gaps() if log_start_offset <= first < removed]
 
 
 def copied_through_offset(
     covered: OffsetRanges,
-    candidates: Sequence[LocalSegment],
+    missing: Sequence[LocalSegment],
     lost: Sequence[tuple[int, int]],
 ) -> int:
     """Return the last offset of the copied prefix; -1 if nothing is copied.
 
-    The prefix ends before the first candidate and before the first of the `lost` ranges, which
-    exclude recorded gaps.
+    The prefix ends before the first rolled segment that is missing in the tier, and before the
+    first of the `lost` ranges, which exclude recorded gaps.
     """
     ends = [covered.last + 1]
-    ends += [segment.base_offset for segment in candidates[:1]]
+    ends += [segment.base_offset for segment in missing[:1]]
     ends += [first for first, _ in lost[:1]]
     below = covered.last_below(min(ends))
     return -1 if below is None else below
 
+
+EVERY_TOPIC = ("*",)
 
 ReadsTimestamp = Callable[[LocalSegment], int | None]
 """Returns a segment's largest timestamp, ms; None if it cannot be read."""
@@ -228,23 +234,10 @@ class CopyRule:
     def copies(self) -> bool:
         return not self.disabled_by
 
-
-class UncopiedTopics:
-    """Log once per topic why it is not copied. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._logged: LRUCache[UUID, str] = LRUCache(_MAX_LOGGED)
-
-    def log(self, name: TopicIdPartition, rule: CopyRule) -> None:
-        if rule.is_awaited:
-            return
-        with self._lock:
-            if self._logged.get(name.topic_id, "") == rule.disabled_by:
-                return
-            self._logged[name.topic_id] = rule.disabled_by
-        if rule.disabled_by:
-            _log.info("topic %s is not copied: %s", name.topic, rule.disabled_by)
+    @property
+    def has_lag(self) -> bool:
+        """Return whether what is not in the tier is a lag: copies, or will, or should."""
+        return self.copies or self.is_awaited or bool(self.compaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +247,8 @@ class CopyRules:
     Attributes:
         lag_defaults: None to copy at once and ignore all lags (`sediment ship`).
         now_ms: the clock of this host, by which a lag is measured.
-        tiered_by_default: whether a topic without remote.storage.enable is tiered: yes if leaders
-            are named by calls or found in the log directories; no with the poller.
+        tiered_topics: patterns with * of the topics that are tiered without remote.storage.enable;
+            those of one that begins with ! are not.
         cleanup_policies: None if the policies are not read.
     """
 
@@ -263,9 +256,9 @@ class CopyRules:
     lag_defaults: CopyLagDefaults | None = field(default_factory=CopyLagDefaults)
     quota: TokenBucket = field(default_factory=lambda: QuotaLimit().bucket("copies"))
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    tiered_by_default: bool = True
-    uncopied_topics: UncopiedTopics = field(default_factory=UncopiedTopics)
-    cleanup_policies: CleanupPolicies | None = None
+    tiered_topics: Sequence[str] = EVERY_TOPIC
+    reason_log: ReasonLog = field(default_factory=lambda: ReasonLog("topic %s is not copied: %s"))
+    cleanup_policies: Policies | None = None
 
     def of(self, name: TopicIdPartition) -> CopyRule:
         """Return the rule of a partition now."""
@@ -279,7 +272,8 @@ class CopyRules:
         )
         if rule.copies and self.cleanup_policies is not None:
             rule = _with_policy(rule, self.cleanup_policies.of(name))
-        self.uncopied_topics.log(name, rule)
+        if not rule.is_awaited:
+            self.reason_log.log(name, rule.disabled_by)
         return rule
 
     def _disabled_by(self, name: TopicIdPartition, config: TopicConfig) -> str:
@@ -287,7 +281,7 @@ class CopyRules:
             return "it is an internal topic of Kafka"
         if config.remote_log_copy_disable:
             return "remote.log.copy.disable=true"
-        if config.remote_storage_enable is None and not self.tiered_by_default:
+        if config.remote_storage_enable is None and not _names(self.tiered_topics, name.topic):
             return "remote.storage.enable=true is not set"
         if config.remote_storage_enable is False:
             return "remote.storage.enable=false"
@@ -306,6 +300,13 @@ class CopyRules:
             return self.topic_configs.of(name.topic_id).config
         except RemoteResourceNotFoundError:
             return TopicConfig()
+
+
+def _names(patterns: Sequence[str], topic: str) -> bool:
+    left_out = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    return any(fnmatchcase(topic, pattern) for pattern in patterns) and not any(
+        fnmatchcase(topic, pattern) for pattern in left_out
+    )
 
 
 def _with_policy(rule: CopyRule, policy: str | NoPolicy) -> CopyRule:

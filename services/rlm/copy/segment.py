@@ -1,9 +1,7 @@
 """Copy one segment: COPY_SEGMENT_STARTED, bytes, COPY_SEGMENT_FINISHED; or clean up."""
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -49,7 +47,7 @@ ENDED_BY_ANOTHER = (
 
 NOT_FINISHED = "copy not finished"
 _State = RemoteLogSegmentState
-_GIVEN_UP = (_State.DELETE_SEGMENT_STARTED, _State.DELETE_SEGMENT_FINISHED)
+_ABANDONED = (_State.DELETE_SEGMENT_STARTED, _State.DELETE_SEGMENT_FINISHED)
 _ENDED = (_State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT_FINISHED)
 
 
@@ -98,8 +96,6 @@ class SegmentCopier:
         self.now_ms = now_ms
         self._limits = limits
         self._leases = CopyLeases(rlmm, broker_id, limits.lease_ms)
-        self._lock = threading.Lock()
-        self._being_copied: set[UUID] = set()
 
     @property
     def being_copied(self) -> frozenset[UUID]:
@@ -108,8 +104,7 @@ class SegmentCopier:
         An id is included from before the segment is registered until the end of the copy is known
         (Kafka: segmentIdsBeingCopied).
         """
-        with self._lock:
-            return frozenset(self._being_copied)
+        return self._leases.running
 
     def copy(
         self,
@@ -135,7 +130,7 @@ class SegmentCopier:
         """
         started = self._describe(name, inspected, broker_leader_epoch)
         segment_id = started.remote_log_segment_id
-        with self._counted(segment_id.id), self._leases.of(segment_id) as lease:
+        with self._leases.of(segment_id) as lease:
 
             def require_running() -> None:
                 if cancelled.is_set():
@@ -155,7 +150,7 @@ class SegmentCopier:
         self._rlmm.add_remote_log_segment_metadata(
             started, _context(started, "copy"), lease_ms=lease.lease_ms
         )
-        self._leases.keep(lease)
+        self._leases.begin_renewal(lease)
         failpoint("copy.started_registered")
         custom_metadata = self._send(started, source, stopping)
         failpoint("copy.bytes_sent")
@@ -169,19 +164,9 @@ class SegmentCopier:
         try:
             self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
         except ENDED_BY_ANOTHER:
-            self._try_delete_if_given_up(copied)
+            self._try_delete_if_abandoned(copied)
             raise
         failpoint("copy.finished_registered")
-
-    @contextmanager
-    def _counted(self, segment_id: UUID) -> Iterator[None]:
-        with self._lock:
-            self._being_copied.add(segment_id)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._being_copied.remove(segment_id)
 
     def active_copies_elsewhere(
         self, segments: Sequence[RemoteLogSegmentMetadata]
@@ -238,12 +223,16 @@ class SegmentCopier:
 
         Another process may have ended it, or an earlier call of this process that took effect late.
         """
+        return self._state_of(segment) in (None, *_ENDED)
+
+    def _state_of(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentState | None:
+        """Return the state in RLMM now; None if RLMM does not have the segment."""
         segment_id = segment.remote_log_segment_id
         try:
-            found = list(segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id]))
+            found = segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id])
+            return next((now.state for now in found), None)
         except RemoteResourceNotFoundError:
-            return True
-        return all(now.state in _ENDED for now in found)
+            return None
 
     def _end(
         self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, reason: str
@@ -272,7 +261,7 @@ class SegmentCopier:
                 self._rsm, started, source, stopping, self._limits.throttle_retry
             )
         except (*RETRIABLE_ERRORS, CopyCancelledError):
-            self._try_give_up(started)
+            self._try_abandon(started)
             raise
         except (RemoteStorageError, LogFileError, SegmentVanishedError):
             self._try_clean_up(started)
@@ -287,12 +276,12 @@ class SegmentCopier:
                 f"RSM returned {length} bytes of custom metadata (limit {limit})"
             )
 
-    def _try_give_up(self, segment: RemoteLogSegmentMetadata) -> None:
+    def _try_abandon(self, segment: RemoteLogSegmentMetadata) -> None:
         """Mark this attempt as abandoned, so that no process waits for its lease."""
         try:
-            given_up = self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)
+            abandoned = self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)
         except ENDED_BY_ANOTHER:
-            self._try_delete_if_given_up(segment)
+            self._try_delete_if_abandoned(segment)
         except RemoteStorageError as e:
             _log.warning(
                 "%s: could not record that the copy was abandoned; the next pass retries: %s",
@@ -300,15 +289,15 @@ class SegmentCopier:
                 e,
             )
         else:
-            if not given_up.applied:
-                self._try_delete_if_given_up(segment)
+            if not abandoned.applied:
+                self._try_delete_if_abandoned(segment)
 
     def _try_clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
         """Clean up an attempt that must not finish."""
         try:
             self.clean_up(segment)
         except ENDED_BY_ANOTHER:
-            self._try_delete_if_given_up(segment)
+            self._try_delete_if_abandoned(segment)
         except RemoteStorageError:
             # The caller gets the failure of the copy itself; the next pass cleans up.
             _log.warning(
@@ -317,7 +306,7 @@ class SegmentCopier:
                 exc_info=True,
             )
 
-    def _try_delete_if_given_up(self, segment: RemoteLogSegmentMetadata) -> None:
+    def _try_delete_if_abandoned(self, segment: RemoteLogSegmentMetadata) -> None:
         """Delete the objects of a copy that another process has abandoned.
 
         Any process may abandon a copy after its lease has expired. It may have deleted the objects
@@ -325,18 +314,12 @@ class SegmentCopier:
         """
         segment_id = segment.remote_log_segment_id
         try:
-            found = segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id])
-            is_given_up = all(now.state in _GIVEN_UP for now in found)
-        except RemoteResourceNotFoundError:
-            is_given_up = True
+            if self._state_of(segment) not in (None, *_ABANDONED):
+                return
         except RemoteStorageError as e:
             _log.warning(
-                "%s: its objects may be left (`sediment reconcile` finds them): %s",
-                segment_id,
-                e,
+                "%s: its objects may be left (`sediment reconcile` finds them): %s", segment_id, e
             )
-            return
-        if not is_given_up:
             return
         try:
             self._rsm.delete_log_segment_data(segment)

@@ -58,7 +58,7 @@ class SegmentSource:
         self._counted_bytes = 0
 
     def data(self) -> LogSegmentData:
-        """Read from the beginning; bytes that were counted as sent before are taken back."""
+        """Read from the beginning; bytes that were counted as sent before are subtracted."""
         self._count(-self._counted_bytes)
         log, others = self._inspected, self._side_files()
         headers = [SegmentFileHeader(SegmentFile.LOG, log.size_bytes, log.crc32c)]
@@ -84,15 +84,18 @@ class SegmentSource:
             self._sent(size_bytes)
 
     def _log_chunks(self, path: Path) -> Iterator[bytes]:
-        left = self._inspected.size_bytes
+        remaining_bytes = self._inspected.size_bytes
         with reading_segment(path), open(open_regular(path), "rb", buffering=0) as file:
-            while left:
+            while remaining_bytes:
                 self.require_running()
-                data = file.read(min(left, self._chunk_bytes))
+                data = file.read(min(remaining_bytes, self._chunk_bytes))
                 if not data:
-                    reason = f"the file was truncated while it was copied; {left} bytes are missing"
+                    reason = (
+                        f"the file was truncated while it was copied; {remaining_bytes} bytes are "
+                        "missing"
+                    )
                     raise LogFileError(ProblemKind.COPY_FAILED, path, reason)
-                left -= len(data)
+                remaining_bytes -= len(data)
                 yield data
 
 
@@ -159,8 +162,8 @@ def _wait_for_rsm(
     segment_id: RemoteLogSegmentId, until_s: float, source: SegmentSource, stopping: Flag
 ) -> None:
     with COPIES_WAITING_FOR_RSM.track_inprogress():
-        while (left_s := until_s - time.monotonic()) > 0:
+        while (remaining_s := until_s - time.monotonic()) > 0:
             source.require_running()
             if stopping.is_set():
                 raise CopyCancelledError(f"{segment_id}: stopped while waiting for RSM")
-            threading.Event().wait(min(left_s, _POLL_S))
+            threading.Event().wait(min(remaining_s, _POLL_S))

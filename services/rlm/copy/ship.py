@@ -14,6 +14,7 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.common.retry import Backoff
+from services.rlm.cleanup_policies import CleanedLogs
 from services.rlm.copy.report import PassReport, Progress, Range
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
@@ -69,7 +70,7 @@ class PartitionShipReport:
     """The result of one partition.
 
     Attributes: as of PassReport, and:
-        held_segments: rolled segments that are not in the tier; `problems` say why.
+        blocked_segments: rolled segments that are not in the tier; `problems` say why.
         will_settle: a broker runs on the directory and settles the unsettled segments later.
         complete: every settled segment is in the tier; earlier losses do not count.
     """
@@ -79,7 +80,7 @@ class PartitionShipReport:
     copied_bytes: int = 0
     present_segments: int = 0
     present_bytes: int = 0
-    held_segments: int = 0
+    blocked_segments: int = 0
     unsettled_segments: int = 0
     settled_before_offset: int = 0
     will_settle: bool = False
@@ -115,22 +116,22 @@ class PartitionShipReport:
         before = tuple(problem for problem in self.recorded if problem.offset not in now)
         self.problems = (*rebuilt, *before, *report.problems)
         self.recorded = (*before, *report.recorded)
-        self.held_segments = report.held_segments
+        self.blocked_segments = report.blocked_segments
         self.unsettled_segments = report.unsettled_segments
         self.settled_before_offset = report.settled_before_offset
-        self.complete = not report.failure and report.held_segments == 0
+        self.complete = not report.failure and report.blocked_segments == 0
 
 
 def _is_loss(problem: Problem) -> bool:
     return problem.kind is ProblemKind.LOST_BEFORE_COPY
 
 
-def _gone(found: PartitionDir) -> Problem:
+def _gone(directory: PartitionDir) -> Problem:
     reason = (
         "the folder was removed or belongs to another topic now: the broker moved or deleted the "
         "partition, or its topic was created again; run `sediment ship` again"
     )
-    return Problem(ProblemKind.UNREADABLE, str(found.path), reason)
+    return Problem(ProblemKind.UNREADABLE, str(directory.path), reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def ship(
 ) -> ShipReport:
     """Copy every rolled segment that is not in the tier yet, without any copy lag.
 
-    A second run copies the rest. Topics whose copying is disabled are skipped.
+    A second run copies the rest. Topics whose copying is disabled, and compacted logs, are skipped.
 
     Args:
         topics: only these; all if empty.
@@ -183,7 +184,11 @@ def ship(
         rsm,
         rlmm,
         found.broker_id,
-        CopyRules(TopicConfigs(rlmm, _CONFIG_MAX_AGE_S), lag_defaults=None),
+        CopyRules(
+            TopicConfigs(rlmm, _CONFIG_MAX_AGE_S),
+            lag_defaults=None,
+            cleanup_policies=CleanedLogs(log_dirs),
+        ),
         settings,
         progress or Progress(),
         cancelled or Event(),
@@ -208,9 +213,9 @@ class _Shipper:
     cancelled: Event
     retry_deadline: "_RetryDeadline"
 
-    def ship(self, found: PartitionDir) -> PartitionShipReport:
+    def ship(self, directory: PartitionDir) -> PartitionShipReport:
         partition = new_partition(
-            found.topic_id_partition, LocalPartition(found), self.rsm, self.rlmm
+            directory.topic_id_partition, LocalPartition(directory), self.rsm, self.rlmm
         )
         task = CopyTask(
             partition,
@@ -222,15 +227,15 @@ class _Shipper:
             stopping=self.cancelled,
             cancelled=self.cancelled,
         )
-        total = PartitionShipReport(found.topic_id_partition)
+        total = PartitionShipReport(directory.topic_id_partition)
         failures = passes = 0
         while True:
             report = task.run()
             if report.folder_is_gone:
-                report.problems.append(_gone(found))
+                report.problems.append(_gone(directory))
                 report.failed("its folder is gone", may_pass=False)
             total.add(report, first=passes == 0)
-            total.will_settle = is_held_by_another(found.path.parent)
+            total.will_settle = is_held_by_another(directory.path.parent)
             passes += 1
             if report.copied_segments:
                 failures = 0

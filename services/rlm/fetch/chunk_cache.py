@@ -1,4 +1,4 @@
-"""Keep parts of remote segments in memory; one request to the store fills each of them."""
+"""Cache parts of remote segments in memory; one request to the store fills each of them."""
 
 import logging
 import threading
@@ -7,7 +7,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
 from typing import Protocol
 
 from services.api.calls import IN_PROCESS, current_call, serving
@@ -35,24 +36,11 @@ FILLS_AHEAD = 8
 
 
 class LogSource(Protocol):
-    """Reads logs: RSM, or what reads from the store itself by RSM's leave."""
+    """Read logs: RSM, or a reader of the store that RSM permits."""
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start: int, end: int, /
     ) -> Iterator[bytes | memoryview]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkLimits:
-    """The limits of the cache.
-
-    Attributes:
-        total_bytes: of all chunks, also of those that are being filled.
-        fills: concurrent requests to the store.
-    """
-
-    total_bytes: int = 64 * MIB
-    fills: int = 32
 
 
 class Chunk:
@@ -72,12 +60,12 @@ class Chunk:
         self._piece_ends: list[int] = []
         self._error: Exception | None = None
         self._arrived = threading.Condition()
-        # The following are the cache's, under its lock.
+        # The cache changes the following, under its lock.
         self.readers = 0
         self.used_s = 0.0
         self.is_filling = True
-        self.is_kept = True
-        self.is_passed = False
+        self.is_cached = True
+        self.is_consumed = False
         self.is_reread = False
         self.is_ahead = False
 
@@ -90,21 +78,22 @@ class Chunk:
             wait_s: how long to wait for the next of them, from now and from each that arrives.
 
         Returns:
-            The bytes, and perhaps more behind them; fewer if only the first of them arrived in
+            The bytes, and perhaps more after them; fewer if only the first of them arrived in
             time, or at all. None if none has arrived in time; no bytes if the segment ends here.
 
         Raises:
             RemoteStorageError: if the first of them will not arrive.
         """
         with self._arrived:
-            self._wait_for(end, wait_s)
+            while not self._is_decided(end) and self._arrived.wait(wait_s):
+                pass
             at = bisect_right(self._piece_ends, position)
             if at == len(self._pieces):
                 if self._error is not None:
                     raise self._error
                 return None if position < self.end else memoryview(b"")
-            behind = bisect_left(self._piece_ends, end) + 1
-            pieces, first_end = self._pieces[at:behind], self._piece_ends[at]
+            after = bisect_left(self._piece_ends, end) + 1
+            pieces, first_end = self._pieces[at:after], self._piece_ends[at]
         pieces[0] = pieces[0][position - first_end :]
         if len(pieces) == 1:
             return pieces[0]
@@ -115,18 +104,17 @@ class Chunk:
     def add(self, piece: bytes | memoryview) -> None:
         """Append the next bytes, without those beyond the chunk's end."""
         with self._arrived:
-            at = self._piece_ends[-1] if self._piece_ends else self.start
-            view = memoryview(piece)[: self.end - at]
+            view = memoryview(piece)[: self.end - self._arrived_end]
             if view:
                 self._pieces.append(view)
-                self._piece_ends.append(at + len(view))
+                self._piece_ends.append(self._arrived_end + len(view))
                 self._arrived.notify_all()
 
     @property
     def is_whole(self) -> bool:
         """Return whether all bytes are here, though their request may not have ended."""
         with self._arrived:
-            return bool(self._piece_ends) and self._piece_ends[-1] == self.end
+            return self._arrived_end == self.end
 
     def finish(self, error: Exception | None) -> bool:
         """End the arrival of bytes; return whether all are there.
@@ -134,47 +122,50 @@ class Chunk:
         Readers get `error` for the bytes that are missing; without one the segment ends here.
         """
         with self._arrived:
-            arrived_end = self._piece_ends[-1] if self._piece_ends else self.start
-            is_whole = arrived_end == self.end
+            is_whole = self._arrived_end == self.end
             self._error = None if is_whole else error
             if error is None:
-                self.end = arrived_end
+                self.end = self._arrived_end
             self._arrived.notify_all()
             return is_whole
 
-    def _wait_for(self, end: int, wait_s: float) -> None:
-        """Wait until the bytes before `end` are here or will not be; `wait_s` for each message."""
-        while not self._is_decided(end):
-            if not self._arrived.wait(wait_s):
-                return
+    @property
+    def _arrived_end(self) -> int:
+        return self._piece_ends[-1] if self._piece_ends else self.start
 
     def _is_decided(self, end: int) -> bool:
-        has_arrived = bool(self._piece_ends) and end <= self._piece_ends[-1]
-        return has_arrived or self._error is not None or end > self.end
+        """Return whether the bytes before `end` are here, or will not arrive."""
+        return end <= self._arrived_end or self._error is not None or end > self.end
 
 
 class ChunkCache:
-    """Keep chunks of remote segments, up to a limit of bytes. Thread-safe.
+    """Cache chunks of remote segments, up to a limit of bytes. Thread-safe.
 
     Readers of the same bytes share one request, which continues if they leave. Only chunks that a
-    reader has passed, or that no reader has used for a while, make room for others: those that were
-    read once go first, so that a scan does not evict what several readers use.
+    reader has consumed, or that no reader has used for a while, make room for others: those that
+    were read once go first, so that a scan does not evict what several readers use.
+
+    Args:
+        total_bytes: of all chunks, also of those that are being filled.
+        max_fills: concurrent requests to the store.
     """
 
     def __init__(
         self,
         logs: LogSource,
-        limits: ChunkLimits,
+        total_bytes: int = 64 * MIB,
+        max_fills: int = 32,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits = limits
+        self.total_bytes = total_bytes
+        self._max_fills = max_fills
         self._logs = logs
         self._clock = clock
         self._lock = threading.Lock()
         self._of_segment: dict[RemoteLogSegmentId, list[Chunk]] = {}
         # The least recently used first.
         self._chunks: OrderedDict[Chunk, None] = OrderedDict()
-        self._held_bytes = 0
+        self._counted_bytes = 0
         self._fills = self._fills_ahead = 0
         self._is_closed = False
 
@@ -182,14 +173,14 @@ class ChunkCache:
         self,
         segment: RemoteLogSegmentMetadata,
         position: int,
-        wanted: int,
+        length: int,
         used: Collection[Chunk] = (),
         *,
         needs_room: bool = False,
     ) -> Chunk:
         """Get the chunk with the byte at `position`; release it after use.
 
-        If there is none, request the whole MiBs with `wanted` bytes from the store, fewer if a
+        If there is none, request the whole MiBs with `length` bytes from the store, fewer if a
         chunk begins in them or if there is no room: RSM and direct reads verify whole ones.
 
         Args:
@@ -203,16 +194,16 @@ class ChunkCache:
             chunk = self._at(segment.remote_log_segment_id, position)
             if chunk is not None:
                 CHUNK_HITS.inc()
-                chunk.is_reread |= chunk.is_passed and chunk not in used
+                chunk.is_reread |= chunk.is_consumed and chunk not in used
                 self._chunks.move_to_end(chunk)
             else:
                 CHUNK_MISSES.inc()
-                if self._fills >= self.limits.fills or self._is_closed:
+                if not self._may_fill():
                     raise ThrottledError(
                         f"too many active requests for segments to the store (limit "
-                        f"{self.limits.fills}); retry in a few seconds"
+                        f"{self._max_fills}); retry in a few seconds"
                     )
-                start, end = self._range(segment, position, wanted)
+                start, end = self._range(segment, position, length)
                 has_room = self._make_room(end - start)
                 if needs_room and not has_room:
                     raise ThrottledError("no room in memory for a part that is needed later; retry")
@@ -220,7 +211,7 @@ class ChunkCache:
                     start, end = self._range(segment, position, 1)
                 chunk = self._begin(segment, start, end)
                 # Removed when its reader leaves it.
-                chunk.is_kept = has_room
+                chunk.is_cached = has_room
             chunk.readers += 1
             chunk.is_ahead = False
             chunk.used_s = self._clock()
@@ -231,20 +222,23 @@ class ChunkCache:
         with self._lock:
             chunk.readers -= 1
             chunk.used_s = self._clock()
-            if not chunk.is_kept and not chunk.is_filling and not chunk.readers:
+            if not chunk.is_cached and not chunk.is_filling and not chunk.readers:
                 self._drop(chunk)
 
-    def passed(self, chunk: Chunk) -> None:
+    def mark_consumed(self, chunk: Chunk) -> None:
         """Let a chunk make room for others: its reader does not need it any more."""
         with self._lock:
-            chunk.is_passed = True
+            chunk.is_consumed = True
 
-    def fetch_ahead(self, segment: RemoteLogSegmentMetadata, position: int, wanted: int) -> None:
+    def fetch_ahead(self, segment: RemoteLogSegmentMetadata, position: int, length: int) -> None:
         """Request bytes that a reader will need next, if they are missing and there is room."""
         with self._lock:
-            is_there = self._at(segment.remote_log_segment_id, position) is not None
-            start, end = self._range(segment, position, wanted)
-            if is_there or not self._may_fetch_ahead() or not self._make_room(end - start):
+            if self._at(segment.remote_log_segment_id, position) is not None or not (
+                self._fills_ahead < FILLS_AHEAD and self._may_fill()
+            ):
+                return
+            start, end = self._range(segment, position, length)
+            if not self._make_room(end - start):
                 return
             with suppress(RetriableRemoteStorageError):
                 chunk = self._begin(segment, start, end, is_ahead=True)
@@ -258,18 +252,14 @@ class ChunkCache:
                     self._drop(chunk)
 
     def close(self) -> None:
-        """Keep nothing and request nothing more. Idempotent."""
+        """Drop all chunks and request no more. Idempotent."""
         with self._lock:
             self._is_closed = True
             for chunk in list(self._chunks):
                 self._drop(chunk)
 
-    def _may_fetch_ahead(self) -> bool:
-        return (
-            self._fills_ahead < FILLS_AHEAD
-            and self._fills < self.limits.fills
-            and not self._is_closed
-        )
+    def _may_fill(self) -> bool:
+        return self._fills < self._max_fills and not self._is_closed
 
     def _at(self, segment: RemoteLogSegmentId, position: int) -> Chunk | None:
         chunks = self._of_segment.get(segment, [])
@@ -277,14 +267,14 @@ class ChunkCache:
         return chunks[at] if at >= 0 and position < chunks[at].end else None
 
     def _range(
-        self, segment: RemoteLogSegmentMetadata, position: int, wanted: int
+        self, segment: RemoteLogSegmentMetadata, position: int, length: int
     ) -> tuple[int, int]:
-        """Return the whole MiBs around what is wanted, as far as no other chunk has them."""
+        """Return the whole MiBs around some bytes, as far as no other chunk has them."""
         chunks = self._of_segment.get(segment.remote_log_segment_id, [])
         at = bisect_right(chunks, position, key=lambda chunk: chunk.start)
         before = chunks[at - 1].end if at else 0
         following = chunks[at].start if at < len(chunks) else segment.segment_size_in_bytes
-        start, end = position - position % MIB, position + max(wanted, 1)
+        start, end = position - position % MIB, position + max(length, 1)
         return max(start, before), min(end - end % -MIB, following)
 
     def _begin(
@@ -298,7 +288,7 @@ class ChunkCache:
         self._count(chunk.counted_bytes)
         self._fills += 1
         self._fills_ahead += is_ahead
-        # The request outlives its caller, but bears the caller's request id, in its trace.
+        # The request outlives its caller, but has the caller's request id and trace.
         caller = current_call()
         call = replace(IN_PROCESS, request_id=caller.request_id, trace=caller.trace)
 
@@ -307,7 +297,7 @@ class ChunkCache:
                 self._fill(segment, chunk, is_ahead)
 
         try:
-            _start(fill)
+            threading.Thread(target=fill, name="fill-chunk", daemon=True).start()
         except RuntimeError as e:  # No thread can be started.
             self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
             chunk.is_filling = False
@@ -333,36 +323,31 @@ class ChunkCache:
             self._fills, self._fills_ahead = self._fills - 1, self._fills_ahead - is_ahead
             chunk.is_filling = False
             # Removed before its readers get the error: their next read must not find it.
-            if not chunk.finish(error) or not (chunk.is_kept or chunk.readers):
+            if not chunk.finish(error) or not (chunk.is_cached or chunk.readers):
                 self._drop(chunk)
 
-    def _make_room(self, wanted: int) -> bool:
-        """Evict chunks until `wanted` bytes fit; evict none if that is not enough."""
-        missing = self._held_bytes + wanted - self.limits.total_bytes
-        if missing <= 0:
+    def _make_room(self, size_bytes: int) -> bool:
+        """Evict chunks until so many bytes fit; evict none if that is not enough."""
+        missing_bytes = self._counted_bytes + size_bytes - self.total_bytes
+        if missing_bytes <= 0:
             return True
-        victims = []
-        for chunk in self._victims():
-            victims.append(chunk)
-            missing -= chunk.counted_bytes
-            if missing <= 0:
-                for victim in victims:
-                    CHUNK_EVICTIONS.inc()
-                    self._drop(victim)
-                return True
-        return False
-
-    def _victims(self) -> Iterator[Chunk]:
-        unread_s = self._clock() - ABANDONED_AFTER_S
+        abandoned_s = self._clock() - ABANDONED_AFTER_S
         idle = [
             chunk
             for chunk in self._chunks
             if not chunk.readers
             and (chunk.is_whole or not chunk.is_filling)
-            and (chunk.is_passed or chunk.used_s <= unread_s)
+            and (chunk.is_consumed or chunk.used_s <= abandoned_s)
         ]
-        yield from (chunk for chunk in idle if not chunk.is_reread)
-        yield from (chunk for chunk in idle if chunk.is_reread)
+        if sum(chunk.counted_bytes for chunk in idle) < missing_bytes:
+            return False
+        for chunk in sorted(idle, key=attrgetter("is_reread")):
+            CHUNK_EVICTIONS.inc()
+            self._drop(chunk)
+            missing_bytes -= chunk.counted_bytes
+            if missing_bytes <= 0:
+                break
+        return True
 
     def _drop(self, chunk: Chunk) -> None:
         if chunk not in self._chunks:
@@ -377,9 +362,5 @@ class ChunkCache:
             CHUNK_UNUSED_BYTES.inc(chunk.counted_bytes)
 
     def _count(self, size_bytes: int) -> None:
-        self._held_bytes += size_bytes
-        CHUNKS_BYTES.set(self._held_bytes)
-
-
-def _start(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="fill-chunk", daemon=True).start()
+        self._counted_bytes += size_bytes
+        CHUNKS_BYTES.set(self._counted_bytes)

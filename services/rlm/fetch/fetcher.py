@@ -6,12 +6,11 @@ from contextlib import closing
 from dataclasses import replace
 from math import ceil
 
-from services.api.errors import ThrottledError
+from services.api.errors import RemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import (
     AbortedTransaction,
-    FetchError,
     FetchPart,
     FetchPartition,
     FetchRequest,
@@ -21,6 +20,7 @@ from services.api.validation import INT32_MAX
 from services.records.runs import BatchRun
 from services.rlm.fetch.errors import (
     PARTITION_FAILURES,
+    LostSegmentError,
     ReadThrottledError,
     ReadTimeoutError,
     kafka_error,
@@ -29,9 +29,15 @@ from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, 
 from services.rlm.fetch.partition_view import Bounds
 from services.rlm.fetch.prepared_reads import PreparedRead, in_parallel
 from services.rlm.fetch.purgatory import FetchPurgatory
-from services.rlm.fetch.segment_reader import RemoteSegmentReader, TierRead
+from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.fetch.tier_calls import TierWait
-from services.rlm.metrics import TopicCounts
+from services.rlm.metrics import (
+    EXPIRED_FETCHES,
+    REMOTE_FETCH_BYTES,
+    REMOTE_FETCH_ERRORS,
+    REMOTE_FETCH_REQUESTS,
+    TopicCounts,
+)
 from services.rlm.partition import Partition
 
 MAX_PART_BYTES = 1024 * 1024
@@ -75,10 +81,10 @@ class Fetcher:
         A read that fails after it returned batches ends without an error; the next fetch, from the
         next offset, returns the error.
         """
-        self._purgatory.hold(request)
+        self._purgatory.wait_for_records(request)
         total = RequestBudget(request.max_bytes)
-        wait = TierWait(self._remote.calls.wait_s, is_shared=True)
-        reads = [self._read_of(wanted, request, wait) for wanted in request.partitions]
+        wait = TierWait(self._remote.calls.wait_of(request), is_shared=True)
+        reads = [self._read_of(each, request, wait) for each in request.partitions]
         with in_parallel(reads, self._remote.calls.threads, total) as prepared:
             for read in prepared:
                 for part in self._parts_of(read, total):
@@ -86,28 +92,28 @@ class Fetcher:
                         yield part
 
     def _read_of(
-        self, wanted: FetchPartition, request: FetchRequest, wait: TierWait
+        self, fetched: FetchPartition, request: FetchRequest, wait: TierWait
     ) -> PreparedRead:
-        partition = self._partition_of(wanted.topic_id_partition)
-        offset, isolation, role = wanted.fetch_offset, request.isolation_level, request.role
+        partition = self._partition_of(fetched.topic_id_partition)
+        offset, isolation, role = fetched.fetch_offset, request.isolation_level, request.role
         fetch = PartitionFetch(partition, self._remote, offset, isolation, role, wait)
-        is_alone = len(request.partitions) == 1
-        return PreparedRead(wanted, fetch, role, self._remote, is_alone)
+        return PreparedRead(fetched, fetch, is_alone=len(request.partitions) == 1)
 
     def _parts_of(self, read: PreparedRead, total: RequestBudget) -> Iterator[FetchPart]:
-        name, view = read.wanted.topic_id_partition, read.fetch.view
+        name, view = read.request.topic_id_partition, read.fetch.view
         parts = _Parts(name, read.fetch.aborted_below)
-        tier_read = TierRead(self._counts, name.topic)
+        remote_bytes, failure = 0, None
         try:
-            budget = PartitionBudget(total, read.wanted.max_bytes)
+            budget = PartitionBudget(total, read.request.max_bytes)
             diverging = read.ready(budget)
-            parts.see(read)
+            parts.set_bounds(read)
             if diverging is not None:
                 yield parts.diverging(diverging)
                 return
             with closing(read.fetch.runs(budget)) as runs:
                 for source, run in runs:
-                    tier_read.got(source, run.size_bytes)
+                    if source is RecordSource.REMOTE:
+                        remote_bytes += run.size_bytes
                     complete = parts.add(source, run)
                     if complete:
                         # All of them: a batch in several parts must not end with its first one.
@@ -115,12 +121,29 @@ class Fetcher:
                             yield from complete
             yield from parts.finish()
         except PARTITION_FAILURES as e:
-            parts.see(read)
-            if not isinstance(e, _NO_ERRORS):
-                tier_read.failed(e)
+            failure = e
+            if isinstance(e, ReadTimeoutError):
+                EXPIRED_FETCHES.inc()
+            parts.set_bounds(read)
             yield from parts.end_early(e)
         finally:
-            tier_read.end()
+            self._count(name.topic, remote_bytes, failure)
+
+    def _count(self, topic: str, remote_bytes: int, failure: Exception | None) -> None:
+        """Count a fetch of one partition in the tier's metrics, once for all of its batches.
+
+        A fetch that the local log serves is not counted, and an offset out of range is not an error
+        of the tier.
+
+        Source: RemoteLogReader.
+        """
+        has_failed = isinstance(failure, (RemoteStorageError, LostSegmentError))
+        if remote_bytes or has_failed:
+            self._counts.add(REMOTE_FETCH_REQUESTS, topic)
+        if remote_bytes:
+            self._counts.add(REMOTE_FETCH_BYTES, topic, remote_bytes)
+        if has_failed:
+            self._counts.add(REMOTE_FETCH_ERRORS, topic)
 
 
 class _Parts:
@@ -145,8 +168,8 @@ class _Parts:
         self.bounds = Bounds(-1, -1, -1, -1)
         self.tier_age_s: float | None = None
 
-    def see(self, read: PreparedRead) -> None:
-        """Take what is known of the partition's offsets."""
+    def set_bounds(self, read: PreparedRead) -> None:
+        """Set the offsets and the age that all further parts have, if the read knows them."""
         if read.bounds is not None:
             self.bounds, self.tier_age_s = read.bounds, read.fetch.view.tier_age_s
 
@@ -178,33 +201,24 @@ class _Parts:
             yield from self._flush()
         except PARTITION_FAILURES as e:
             error = e
-        if self._is_empty and isinstance(error, _NO_ERRORS):
-            yield replace(self._part(), throttle_time_ms=_throttle_time_ms(error))
-        elif self._is_empty:
-            yield self._error(error)
-        else:
+        if not self._is_empty:
             _log.info("%s: read ended early: %s", self._name, error)
+            return
+        part = replace(self._part(), throttle_time_ms=_throttle_time_ms(error))
+        if not isinstance(error, _NO_ERRORS):
+            name = kafka_error(self._name, error)
+            part = replace(part, error=name, error_message=str(error))
+        yield part
 
     def diverging(self, epoch: EpochEnd) -> FetchPart:
         """Return the part of a reader whose log differs from this one."""
         return replace(self._part(), diverging_epoch=epoch)
 
-    def _error(self, error: Exception) -> FetchPart:
-        kind = kafka_error(error)
-        if kind is FetchError.UNKNOWN_SERVER_ERROR:
-            _log.error("%s: fetch failed", self._name, exc_info=error)
-        return replace(
-            self._part(),
-            error=kind,
-            error_message=str(error),
-            throttle_time_ms=_throttle_time_ms(error),
-        )
-
     def _flush(self) -> Iterator[FetchPart]:
         pieces, self._pieces, self._gathered_bytes = self._pieces, [], 0
         if not pieces:
             return
-        # Before the records are sent: a reader must not take them for committed.
+        # Before the records are sent: a reader must not mistake them for committed ones.
         aborted = self._aborted_below(self._end_offset)
         self._is_empty = False
         if len(pieces) > 1:

@@ -14,7 +14,7 @@ Invariants.
   its file when it comes from the disk. What is in memory was checked.
 * Memory is bounded in bytes, overhead included; files by IndexFileLimits. The directory is the only
   state of the files, and may be shared, emptied or lost at any time.
-* An absent transaction index is not cached: only the metadata proves that there is none.
+* An absent transaction index counts as empty, but is not cached.
 
 Cancellation. Readers that miss the same index share one fetch. If the reader that fetches leaves,
 another one fetches again; a reader waits `wait_s` for others at most. Crash. A file is written
@@ -23,9 +23,7 @@ checksum and are fetched again. A dead store is an error of the read, and never 
 is a miss: a breaker leaves the disk alone for a while, and reads go on from memory and RSM.
 """
 
-import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from cachetools import LRUCache
 
@@ -43,32 +41,21 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.common.single_flight import SingleFlight
 from services.records.batches import BatchError
 from services.records.index_files import (
-    TIME_ENTRY,
     OffsetIndex,
+    check_time_index,
     open_transactions,
     parse_aborted_txns,
 )
 from services.rlm.fetch.index_files import IndexFiles
 from services.rlm.kafka_log.partition_dir import MAX_SIDE_FILE_BYTES
-from services.rlm.metrics import (
-    HITS,
-    MISSES,
-)
+from services.rlm.metrics import HITS, MISSES
 
 _ENTRY_OVERHEAD_BYTES = 512
 _IN_MEMORY, _IN_FILE = HITS.labels("memory"), HITS.labels("file")
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    index: bytes
-    is_fetched: bool
-
-
 class RemoteIndexCache:
-    """Keep the most recently used indexes in memory, and more of them in files.
-
-    Thread-safe; readers that miss the same index at the same time cause one fetch.
+    """Keep the most recently used indexes in memory, and more of them in files. Thread-safe.
 
     Args:
         files: None for memory only.
@@ -85,11 +72,9 @@ class RemoteIndexCache:
         self._rsm = rsm
         self._files = files
         self._wait_s = wait_s
-        self._lock = threading.Lock()
-        self._memory: LRUCache[str, bytes] = LRUCache(
-            memory_bytes, getsizeof=lambda index: len(index) + _ENTRY_OVERHEAD_BYTES
+        self._memory: SingleFlight[str, bytes] = SingleFlight(
+            LRUCache(memory_bytes, getsizeof=lambda index: len(index) + _ENTRY_OVERHEAD_BYTES)
         )
-        self._flights: SingleFlight[str, _Loaded] = SingleFlight()
 
     def offset_index(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
         """Get the segment's offset index; raises as `index` does."""
@@ -99,7 +84,7 @@ class RemoteIndexCache:
         """Get a checked index of the segment; empty if it has no transaction index.
 
         Raises:
-            RemoteResourceNotFoundError: if the index is not in the store.
+            RemoteResourceNotFoundError: if the store has no such object.
             CorruptSegmentError: if the object is not an index of this segment.
             RetriableRemoteStorageError: if the store is unreachable, or the fetch of another reader
                 takes too long.
@@ -107,29 +92,42 @@ class RemoteIndexCache:
         if kind is IndexType.TRANSACTION and segment.txn_idx_empty:
             return b""
         name = name_of(segment.remote_log_segment_id, kind)
-        index = self._in_memory(name)
-        if index is not None:
-            return index
+        cached = self._memory.cached(name)
+        if cached is not None:
+            _IN_MEMORY.inc()
+            if self._files is not None:
+                # Otherwise the file of the most read index would be removed first.
+                self._files.mark_used(name)
+            return cached
+        is_fetched = False
+
+        def load() -> bytes:
+            nonlocal is_fetched
+            stored = None if self._files is None else self._files.read(name)
+            if stored is not None:
+                _IN_FILE.inc()
+                return stored
+            MISSES.inc()
+            fetched = _joined(self._rsm.fetch_index(segment, kind), segment, kind)
+            check_index(segment, kind, fetched)
+            is_fetched = True
+            return fetched
+
         try:
-            loaded, is_mine = self._flights.run(
-                name, lambda: self._load(name, segment, kind), self._wait_s
-            )
+            index, _ = self._memory.run(name, load, self._wait_s)
         except RemoteResourceNotFoundError:
             if kind is not IndexType.TRANSACTION:
                 raise
-            # As in Kafka. Not cached, because only the metadata proves that there is none.
-            return b""
+            return b""  # As in Kafka.
         # After the waiting readers have the index, because the disk may be slow.
-        if loaded.is_fetched and is_mine and self._files is not None:
-            self._files.write(name, loaded.index)
-        return loaded.index
+        if is_fetched and self._files is not None:
+            self._files.write(name, index)
+        return index
 
     def remove(self, segments: Iterable[RemoteLogSegmentId]) -> None:
         """Remove the indexes of deleted segments."""
         names = [name_of(segment, kind) for segment in segments for kind in IndexType]
-        with self._lock:
-            for name in names:
-                self._memory.pop(name, None)
+        self._memory.discard(names)
         if self._files is not None:
             self._files.remove(names)
 
@@ -137,36 +135,6 @@ class RemoteIndexCache:
         """Run one pass of IndexFiles.maintain."""
         if self._files is not None:
             self._files.maintain()
-
-    def _in_memory(self, name: str) -> bytes | None:
-        with self._lock:
-            index: bytes | None = self._memory.get(name)
-        if index is None:
-            return None
-        _IN_MEMORY.inc()
-        if self._files is not None:
-            # Otherwise the file of the most read index would be removed first.
-            self._files.mark_used(name)
-        return index
-
-    def _load(self, name: str, segment: RemoteLogSegmentMetadata, kind: IndexType) -> _Loaded:
-        # Another reader may have finished its fetch since the first check.
-        index = self._in_memory(name)
-        if index is not None:
-            return _Loaded(index, is_fetched=False)
-        if self._files is not None:
-            index = self._files.read(name)
-        is_fetched = index is None
-        if index is None:
-            MISSES.inc()
-            index = _joined(self._rsm.fetch_index(segment, kind), segment, kind)
-            check_index(segment, kind, index)
-        else:
-            _IN_FILE.inc()
-        with self._lock:
-            if len(index) + _ENTRY_OVERHEAD_BYTES <= self._memory.maxsize:
-                self._memory[name] = index
-        return _Loaded(index, is_fetched)
 
 
 def _joined(chunks: Iterator[bytes], segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
@@ -206,7 +174,7 @@ def check_index(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes)
             case IndexType.OFFSET:
                 OffsetIndex(data, segment.start_offset, segment.segment_size_in_bytes)
             case IndexType.TIMESTAMP:
-                _check_times(data, segment.end_offset - segment.start_offset)
+                check_time_index(data, segment.start_offset, segment.end_offset)
             case IndexType.TRANSACTION:
                 parse_aborted_txns(data)
             case IndexType.PRODUCER_SNAPSHOT:
@@ -214,10 +182,10 @@ def check_index(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes)
             case IndexType.LEADER_EPOCH:
                 parse_checkpoint(data.decode("ascii"))
     except (ValueError, InvalidRequestError) as e:
-        raise damaged(segment, f"{kind.value} index: {e}") from e
+        raise damaged_segment_error(segment, f"{kind.value} index: {e}") from e
 
 
-def damaged(segment: RemoteLogSegmentMetadata, problem: str) -> CorruptSegmentError:
+def damaged_segment_error(segment: RemoteLogSegmentMetadata, problem: str) -> CorruptSegmentError:
     """Make the error of a segment's damaged bytes: what, in which segment, and what to do next."""
     name = segment.remote_log_segment_id
     topic = name.topic_id_partition.topic
@@ -227,21 +195,10 @@ def damaged(segment: RemoteLogSegmentMetadata, problem: str) -> CorruptSegmentEr
     )
 
 
-def unread(segment: RemoteLogSegmentMetadata, error: BatchError) -> RemoteStorageError:
+def unreadable_batch_error(
+    segment: RemoteLogSegmentMetadata, error: BatchError
+) -> RemoteStorageError:
     """Make the error of a batch of a segment: damaged, or over a limit."""
     if error.kind is not ProblemKind.LIMIT_EXCEEDED:
-        return damaged(segment, f"{error} of the copied log")
+        return damaged_segment_error(segment, f"{error} of the copied log")
     return RemoteStorageError(f"{segment.remote_log_segment_id}: {error}")
-
-
-def _check_times(data: bytes, last_relative_offset: int) -> None:
-    """Check a time index less strictly than a copy, because a broker may have copied it."""
-    if len(data) % TIME_ENTRY.size:
-        raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
-    before = (-1, -1)
-    for entry in TIME_ENTRY.iter_unpack(data):
-        if entry[0] < before[0] or entry[1] < before[1]:
-            raise ValueError(f"entry {entry} follows {before}; entries must ascend")
-        before = entry[0], entry[1]
-    if before[1] > last_relative_offset:
-        raise ValueError(f"relative offset {before[1]} is beyond the segment")

@@ -18,13 +18,7 @@ from crc32c import crc32c
 
 from services.api.remote_storage_manager import IndexType
 from services.common.failpoints import failpoint
-from services.rlm.metrics import (
-    DAMAGED,
-    EVICTIONS,
-    FAILURES,
-    FILE_BYTES,
-    FILES,
-)
+from services.rlm.metrics import DAMAGED, EVICTIONS, FAILURES, FILE_BYTES, FILES
 
 _log = logging.getLogger(__name__)
 
@@ -64,12 +58,12 @@ class DiskBreaker:
         failed_s = self._failed_s
         return failed_s is not None and self._clock() - failed_s < RETRY_AFTER_S
 
-    def failed(self, operation: str, error: OSError) -> None:
+    def add_failure(self, operation: str, error: OSError) -> None:
         FAILURES.labels(operation).inc()
         with self._lock:
-            is_news = self._failed_s is None
+            is_first = self._failed_s is None
             self._failed_s = self._clock()
-        if is_news:
+        if is_first:
             _log.warning(
                 "index cache %s: %s failed: %s; reads continue without these files, retrying "
                 "every %d s",
@@ -79,7 +73,7 @@ class DiskBreaker:
                 RETRY_AFTER_S,
             )
 
-    def worked(self) -> None:
+    def end_failures(self) -> None:
         with self._lock:
             was_failing, self._failed_s = self._failed_s is not None, None
         if was_failing:
@@ -135,9 +129,9 @@ class IndexFiles:
             self.remove([name], "damaged")
             return None
         except OSError as e:
-            self._reads.failed("read", e)
+            self._reads.add_failure("read", e)
             return None
-        self._reads.worked()
+        self._reads.end_failures()
         self.mark_used(name)
         return index
 
@@ -158,23 +152,28 @@ class IndexFiles:
         try:
             if self._is_scanned:
                 self._write(name, index, size_bytes)
-                self._writes.worked()
+                self._writes.end_failures()
         except OSError as e:
-            self._writes.failed("write", e)
+            self._writes.add_failure("write", e)
         finally:
             self._disk.release()
 
     def remove(self, names: Iterable[str], reason: str = "deleted") -> None:
         """Remove files; the next pass corrects the counts."""
         for name in names:
-            try:
-                os.unlink(self._limits.directory / name)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as e:
-                self._writes.failed("remove", e)
-            else:
-                EVICTIONS.labels(reason).inc()
+            self._unlink(name, reason)
+
+    def _unlink(self, name: str, reason: str) -> bool:
+        """Remove a file; return False if the disk fails."""
+        try:
+            os.unlink(self._limits.directory / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError as e:
+            self._writes.add_failure("remove", e)
+            return False
+        EVICTIONS.labels(reason).inc()
+        return True
 
     def maintain(self) -> None:
         """Make the directory if it is missing, and remove files that are old or too many."""
@@ -185,7 +184,7 @@ class IndexFiles:
                 self._make_directory()
                 self._trim(self._limits.total_bytes, MAX_FILES)
             except OSError as e:
-                self._writes.failed("scan", e)
+                self._writes.add_failure("scan", e)
 
     def _make_directory(self) -> None:
         self._limits.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -219,7 +218,7 @@ class IndexFiles:
         except OSError as e:
             if e.errno not in _NO_ROOM or self._bytes < size_bytes:
                 raise
-            # The disk is smaller than the limit: keep the most recently used files.
+            # The disk is smaller than the limit: the least recently used files go.
             self._trim(self._bytes - size_bytes, MAX_FILES)
             self._write_file(name, index)
         failpoint("index_cache.file_renamed")
@@ -245,24 +244,18 @@ class IndexFiles:
     def _trim(self, max_bytes: int, max_files: int) -> None:
         """Remove files that were not used for the TTL, then the least recently used ones."""
         self._touch_used()
-        kept = sorted(self._scan())
-        files, total_bytes = len(kept), sum(size for _, _, size in kept)
+        by_use = sorted(self._scan())
+        files, total_bytes = len(by_use), sum(size for _, _, size in by_use)
         oldest_s = 0.0 if self._limits.ttl_s is None else time.time() - self._limits.ttl_s
         failures = 0
-        for used_s, name, size in kept:
+        for used_s, name, size in by_use:
             is_too_much = total_bytes > max_bytes or files > max_files
             if failures == _MAX_REMOVAL_FAILURES or not (is_too_much or used_s <= oldest_s):
                 break
-            try:
-                os.unlink(self._limits.directory / name)
-            except FileNotFoundError:
-                pass
-            except OSError as e:
+            if self._unlink(name, "size" if is_too_much else "age"):
+                files, total_bytes = files - 1, total_bytes - size
+            else:
                 failures += 1
-                self._writes.failed("remove", e)
-                continue
-            EVICTIONS.labels("size" if is_too_much else "age").inc()
-            files, total_bytes = files - 1, total_bytes - size
         self._is_scanned = True
         self._count(files, total_bytes)
 

@@ -27,6 +27,7 @@ from services.rlm.fetch.errors import (
     DamagedLogError,
     FencedReaderError,
     LostSegmentError,
+    MovedToTierError,
     NotServedHereError,
     OffsetOutOfRangeError,
     ReadTimeoutError,
@@ -34,7 +35,7 @@ from services.rlm.fetch.errors import (
     UnknownLeaderEpochError,
     UnknownPartitionError,
 )
-from services.rlm.fetch.index_cache import unread
+from services.rlm.fetch.index_cache import unreadable_batch_error
 from services.rlm.fetch.partition_view import Bounds, PartitionView
 from services.rlm.fetch.segment_reader import RemoteSegmentReader, local_runs
 from services.rlm.fetch.tier_calls import TierWait
@@ -48,11 +49,11 @@ class RequestBudget:
 
     Attributes:
         left_bytes: the rest of the request's limit.
-        empty: nothing was returned yet, so the next batch is returned whatever its size.
+        is_unused: nothing was returned yet, so the next batch is returned whatever its size.
     """
 
     left_bytes: int
-    empty: bool = True
+    is_unused: bool = True
 
 
 class PartitionBudget:
@@ -61,7 +62,7 @@ class PartitionBudget:
     def __init__(self, request: RequestBudget, max_bytes: int) -> None:
         self._request = request
         self._left_bytes = max_bytes
-        self.has_taken = False
+        self.has_admitted = False
         self._has_refused = False
 
     @property
@@ -70,19 +71,19 @@ class PartitionBudget:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether no further batch can fit, so that nothing need be read to see it."""
-        return self._has_refused or (not self._request.empty and self.left_bytes == 0)
+        """Return whether no further batch can fit, so that none needs to be read."""
+        return self._has_refused or (not self._request.is_unused and self.left_bytes == 0)
 
     def limit(self, most_bytes: int) -> None:
-        """Let the rest of the read have no more than so many bytes."""
+        """Limit the rest of the read to so many bytes."""
         self._left_bytes = min(self._left_bytes, most_bytes)
 
-    def takes(self, size_bytes: int) -> bool:
+    def admit(self, size_bytes: int) -> bool:
         """Count a batch if it still fits; the first that does not fit ends the read."""
-        if size_bytes > self.left_bytes and not self._request.empty:
+        if size_bytes > self.left_bytes and not self._request.is_unused:
             self._has_refused = True
             return False
-        self._request.empty, self.has_taken = False, True
+        self._request.is_unused, self.has_admitted = False, True
         self._request.left_bytes -= size_bytes
         self._left_bytes -= size_bytes
         return True
@@ -117,12 +118,10 @@ class PartitionFetch:
         role: FetchRole = FetchRole.CONSUMER,
         wait: TierWait | None = None,
     ) -> None:
-        self._partition = partition
-        self._remote = remote
         self._offset = self._part_offset = offset
         # As in Kafka, a follower gets all records, whatever the isolation level.
-        self._is_follower = role is FetchRole.FOLLOWER
-        self._isolation = IsolationLevel.READ_UNCOMMITTED if self._is_follower else isolation
+        self.is_follower = role is FetchRole.FOLLOWER
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if self.is_follower else isolation
         self._role = role
         self._aborted: AbortedTransactions | None = None
         self._index_entries: IndexEntries | None = None
@@ -143,25 +142,29 @@ class PartitionFetch:
             MovedToTierError: if a follower wants it, and only the tier has it.
         """
         if self._offset < bounds.log_start_offset:
-            if self._is_follower or self._offset < self.view.tier.log_start_offset:
-                raise self._not_there(
+            if self.is_follower or self._offset < self.view.tier.log_start_offset:
+                raise self._absent(
                     f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
                 )
-            self._offset = self._part_offset = self.view.behind_hole(self._offset)
+            self._offset = self._part_offset = self.view.offset_after_hole(self._offset)
         if self._offset > bounds.log_end_offset:
-            raise self._not_there(
+            raise self._absent(
                 f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
             )
         log = self.view.log
         local_start = max(log.log_start_offset, self.view.tier.log_start_offset) if log else 0
-        if self._is_follower and self._offset < local_start:
-            raise self.view.moved(self._offset)
-        if self._partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
+        if self.is_follower and self._offset < local_start:
+            raise MovedToTierError(self._offset)
+        if self.view.partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
             # This may not be the log's end, so a consumer must not wait here.
-            raise self._not_there(f"the tier ends below offset {self._offset}")
+            raise self._absent(f"the tier ends below offset {self._offset}")
+
+    def _end(self) -> int:
+        """Return the offset after the last one that the reader may get."""
+        return self.view.bounds().end_for(self._isolation, self._role)
 
     def find_first(self) -> RemoteLogSegmentMetadata | None:
-        """Read all that the tier has to be asked before the first record.
+        """Read all that a read needs of RLMM and RSM before its first record.
 
         Returns:
             The remote segment that has it; None if a local one has, or none.
@@ -171,18 +174,17 @@ class PartitionFetch:
                 `runs`: if the segment cannot be read.
         """
         self._first = None
-        end = self.view.bounds().end_for(self._isolation, self._role)
         is_here = self.view.log is not None and self.view.log.segment_for(self._offset) is not None
-        if is_here or self._is_follower or self._offset >= end:
+        if is_here or self.is_follower or self._offset >= self._end():
             return None
-        self._remote.require_quota()
+        self.view.remote.require_quota()
         self._first = segment = self.view.find_remote(self._offset)
         if segment is None:
             return None
         self._load_index(segment)
         return segment
 
-    def request_first(self, wanted_bytes: int) -> Chunk | None:
+    def request_first(self, first_bytes: int) -> Chunk | None:
         """Do as `find_first`, and request the first bytes.
 
         Nothing else of this read waits for RLMM or an index then: it ends with its segment, as in
@@ -192,15 +194,14 @@ class PartitionFetch:
         if segment is None:
             return None
         self._ends_with_segment = True
-        with self._named(segment, is_in_pool=True), self.view.calls.slot():
+        with self._naming(segment, is_in_pool=True), self.view.calls.slot():
             if self._isolation is IsolationLevel.READ_COMMITTED:
-                end = self.view.bounds().end_for(self._isolation, self._role)
                 try:
-                    self._search_aborted().search(min(segment.end_offset + 1, end))
+                    self._search_aborted().search(min(segment.end_offset + 1, self._end()))
                 except _INDEX_IS_GONE:
                     self._aborted = None  # The read begins another search.
             with suppress(ThrottledError):
-                return self._remote.request_first(segment, self._offset, wanted_bytes)
+                return self.view.remote.request_first(segment, self._offset, first_bytes)
         return None
 
     def aborted_below(self, end_offset: int) -> tuple[AbortedTransaction, ...]:
@@ -216,18 +217,18 @@ class PartitionFetch:
         """
         if self._isolation is not IsolationLevel.READ_COMMITTED:
             return ()
-        # In this thread, however long RLMM takes: in a log of many leader epochs the search asks it
-        # for each of them. With a limit, each fetch would start it from the beginning.
-        found = replan(
+        # In this thread, however long RLMM takes: in a log of many leader epochs the search calls
+        # RLMM for each of them. With a limit, each fetch would start it from the beginning.
+        aborted = replan(
             lambda search: search.below(end_offset),
             self._search_aborted,
             first=self._aborted,
             stale=_INDEX_IS_GONE,
         )
-        self._require_kept(end_offset)
+        self._require_undeleted(end_offset)
         # Never again what ended before the next part: a reader has forgotten that it ended.
         self._part_offset = end_offset
-        return found
+        return aborted
 
     def _search_aborted(self) -> AbortedTransactions:
         if self._aborted is not None:
@@ -237,9 +238,9 @@ class PartitionFetch:
         self._aborted = AbortedTransactions(self._index_entries, self._part_offset)
         return self._aborted
 
-    def _require_kept(self, end_offset: int) -> None:
+    def _require_undeleted(self, end_offset: int) -> None:
         """Check that the part's records were not deleted before the search for transactions."""
-        view, name = self.view, self._partition.topic_id_partition
+        view, name = self.view, self.view.partition.topic_id_partition
         if self._index_entries is not None and self._index_entries.is_changed:
             view.refresh_tier()
             if view.tier_age_s is not None:
@@ -267,7 +268,7 @@ class PartitionFetch:
                 cannot be read.
         """
         vanished, vanished_at = 0, -1
-        end = self.view.bounds().end_for(self._isolation, self._role)
+        end = self._end()
         while self._offset < end and not budget.exhausted:
             segment = self.view.log.segment_for(self._offset) if self.view.log else None
             try:
@@ -275,14 +276,14 @@ class PartitionFetch:
                     yield from self._local(segment, end, budget)
                 else:
                     yield from self._from_tier(end, budget)
-                if segment is None and self._ends_with_segment and budget.has_taken:
+                if segment is None and self._ends_with_segment and budget.has_admitted:
                     return
             except SegmentVanishedError:
                 # A segment that was deleted here since is in the tier, or lost. Segments may vanish
                 # one after the other; this is an error only if the read makes no progress.
                 vanished = vanished + 1 if vanished_at == self._offset else 1
                 vanished_at = self._offset
-                if vanished > _ATTEMPTS or self._partition.role.local is None:
+                if vanished > _ATTEMPTS or self.view.partition.role.local is None:
                     raise
                 self.view.read_log()
                 self.view.calls.in_time(self.view.refresh_tier)
@@ -297,7 +298,7 @@ class PartitionFetch:
         log = self.view.log
         assert log is not None
         try:
-            for run in local_runs(segment, self._offset, end_offset, budget.takes):
+            for run in local_runs(segment, self._offset, end_offset, budget.admit):
                 yield RecordSource.LOCAL, run
                 self._offset = run.last_offset + 1
         except BatchError as e:
@@ -305,49 +306,49 @@ class PartitionFetch:
             if e.kind is ProblemKind.LIMIT_EXCEEDED:
                 raise LogFileError(e.kind, path, str(e), e.offset) from e
             raise DamagedLogError(
-                f"{self._partition.topic_id_partition}: {path}: {e}; `kafka-dump-log.sh "
+                f"{self.view.partition.topic_id_partition}: {path}: {e}; `kafka-dump-log.sh "
                 f"--deep-iteration --files {path}` shows what is left of it"
             ) from e
         following = min(segment.next_base_offset or end_offset, end_offset)
         if budget.exhausted or self._offset >= following:
             return
         # The next segment's file is missing, or the log was compacted.
-        hole = self._find()
-        if hole is None:
+        copied = self._find_segment()
+        if copied is None:
             self._offset = following
-        elif self._is_follower:
-            raise self.view.moved(self._offset)
+        elif self.is_follower:
+            raise MovedToTierError(self._offset)
         else:
-            self.view.calls.in_time(lambda: self._load_index(hole))
-            yield from self._segment_of_tier(hole, end_offset, budget)
+            self.view.calls.in_time(partial(self._load_index, copied))
+            yield from self._segment_of_tier(copied, end_offset, budget)
 
     def _from_tier(
         self, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, BatchRun]]:
         segment, self._first = self._first, None
         if segment is None:
-            segment = self._find()
-            if segment is not None and self._is_follower:
-                raise self.view.moved(self._offset)
+            segment = self._find_segment()
             if segment is None:
-                self._offset = self.view.calls.in_time(lambda: self.view.behind_hole(self._offset))
+                after = partial(self.view.offset_after_hole, self._offset)
+                self._offset = self.view.calls.in_time(after)
                 return
+            if self.is_follower:
+                raise MovedToTierError(self._offset)
             if self._offset > segment.start_offset:
-                found = segment
-                self.view.calls.in_time(lambda: self._load_index(found))
+                self.view.calls.in_time(partial(self._load_index, segment))
         yield from self._segment_of_tier(segment, end_offset, budget)
 
     def _segment_of_tier(
         self, segment: RemoteLogSegmentMetadata, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, BatchRun]]:
-        wanted_bytes = max(min(budget.left_bytes, segment.segment_size_in_bytes), 1)
-        reserved_bytes = self._remote.reserve_quota(wanted_bytes)
-        if reserved_bytes < wanted_bytes:
+        expected_bytes = max(min(budget.left_bytes, segment.segment_size_in_bytes), 1)
+        reserved_bytes = self.view.remote.reserve_quota(expected_bytes)
+        if reserved_bytes < expected_bytes:
             budget.limit(reserved_bytes)
-        runs = self._remote.runs(
+        runs = self.view.remote.runs(
             segment,
             self._offset,
-            budget.takes,
+            budget.admit,
             budget.left_bytes,
             end_offset,
             lambda: self._following(segment),
@@ -355,13 +356,13 @@ class PartitionFetch:
         )
         fetched_bytes = 0
         try:
-            with self._named(segment), self.view.calls.slot(), closing(runs):
+            with self._naming(segment), self.view.calls.slot(), closing(runs):
                 for run in runs:
                     fetched_bytes += run.size_bytes
                     yield RecordSource.REMOTE, run
                     self._offset = run.last_offset + 1
         finally:
-            self._remote.settle_quota(reserved_bytes, fetched_bytes)
+            self.view.remote.settle_quota(reserved_bytes, fetched_bytes)
         if not budget.exhausted:
             self._offset = max(self._offset, segment.end_offset + 1)
 
@@ -374,44 +375,34 @@ class PartitionFetch:
             return background.calls.in_time(lambda: background.find_remote(segment.end_offset + 1))
         return None
 
-    def _find(self) -> RemoteLogSegmentMetadata | None:
+    def _find_segment(self) -> RemoteLogSegmentMetadata | None:
         return self.view.calls.in_time(lambda: self.view.find_remote(self._offset))
 
-    def _find_again(self) -> RemoteLogSegmentMetadata | None:
-        return self.view.find_remote(self._offset, is_changed=True)
-
     def _load_index(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Let the index cache have what the read needs of a segment."""
-        with self._named(segment, is_in_pool=True):
-            self.view.calls.call(lambda: self._remote.load_index(segment, self._offset))
+        """Load what the read needs of a segment's index into the cache."""
+        with self._naming(segment, is_in_pool=True):
+            self.view.calls.call(lambda: self.view.remote.load_index(segment, self._offset))
 
     @contextmanager
-    def _named(self, segment: RemoteLogSegmentMetadata, is_in_pool: bool = False) -> Iterator[None]:
+    def _naming(
+        self, segment: RemoteLogSegmentMetadata, is_in_pool: bool = False
+    ) -> Iterator[None]:
         """Name the segment in the errors of its read."""
         try:
             yield
         except RemoteResourceNotFoundError as e:
-            find = (
-                self._find_again
-                if is_in_pool
-                else partial(self.view.calls.in_time, self._find_again)
-            )
-            raise self._lost_or_deleted(segment, find(), e) from e
+            find = partial(self.view.find_remote, self._offset, is_changed=True)
+            now = find() if is_in_pool else self.view.calls.in_time(find)
+            if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
+                raise self._absent(f"offset {self._offset} was deleted during the read") from e
+            id, reason = str(segment.remote_log_segment_id), str(e)
+            reason = reason.partition(": ")[2] if reason.startswith(id) else reason
+            raise LostSegmentError(
+                f"offset {self._offset}: segment {id} ({segment.start_offset} to "
+                f"{segment.end_offset}) is not in the store: {reason}"
+            ) from e
         except BatchError as e:
-            raise unread(segment, e) from e
+            raise unreadable_batch_error(segment, e) from e
 
-    def _lost_or_deleted(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        now: RemoteLogSegmentMetadata | None,
-        error: RemoteResourceNotFoundError,
-    ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
-        if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
-            return self._not_there(f"offset {self._offset} was deleted during the read")
-        return LostSegmentError(
-            f"offset {self._offset}: segment {segment.remote_log_segment_id} "
-            f"({segment.start_offset} to {segment.end_offset}) is not in the store: {error}"
-        )
-
-    def _not_there(self, text: str) -> OffsetOutOfRangeError | NotServedHereError:
-        return self.view.not_there(self._offset, text)
+    def _absent(self, text: str) -> OffsetOutOfRangeError | NotServedHereError:
+        return self.view.absent_offset_error(self._offset, text)

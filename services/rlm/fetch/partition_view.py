@@ -1,19 +1,20 @@
-"""See one partition as a request sees it: its log, its tier, and the offsets that can be read.
+"""Find what a request needs to know of one partition: its log, its tier, the offsets to read.
 
 What for. A broker knows its log; RLM has a log that another program writes, a tier that other RLMs
 write, and perhaps no role. A PartitionView answers what is where: where the partition begins and
 ends, which segment of the tier has an offset, in which leader epoch it lies, what follows a hole.
 
 How to use. One view for each partition of a request. `find_bounds` reads the log and, only if the
-offset needs it, the tier; then `find_remote`, `behind_hole`, `end_of_epoch`, `diverging_epoch` and
-the checks answer from that. `calls` makes all calls to RLMM and RSM (tier_calls.py).
+offset needs it, the tier; then `find_remote`, `offset_after_hole`, `end_of_epoch`,
+`diverging_epoch` and the checks answer from that. `calls` makes all calls to RLMM and RSM
+(tier_calls.py).
 
 Invariants.
 * A local or future offset needs no call, so that a dead store or database never slows local reads.
 * The log start bounds every read, as in Kafka: expired records are not read, even if the disk still
   has them. What is in the tier is settled, whatever the broker's checkpoint has now.
 * What was read for another request a moment ago is used only to show records. Before a refusal that
-  the tier decides, the tier is read for this request (RecentTierError asks for that).
+  the tier decides, the tier is read for this request (RecentTierError causes that).
 * No offset is called out of range while it may exist: without a role, or while RLMM is away, the
   answer is one that a reader repeats.
 
@@ -33,10 +34,11 @@ from services.api.errors import (
 from services.api.lineage import EpochEnd, Lineage
 from services.api.partitions import is_recorded
 from services.api.remote_log_manager import FetchRole, IsolationLevel
+from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
+from services.records.index_files import open_transactions
 from services.rlm.fetch.errors import (
     FencedReaderError,
-    MovedToTierError,
     NotServedHereError,
     OffsetOutOfRangeError,
     RecentTierError,
@@ -79,7 +81,7 @@ class Bounds:
 
 
 class PartitionView:
-    """The log and the tier of one partition, as one request sees them.
+    """The log and the tier of one partition, as one request has read them.
 
     Not thread-safe: only one thread at a time uses it, that of the request or one of the pool.
 
@@ -100,7 +102,7 @@ class PartitionView:
         *,
         needs_slot: bool = True,
     ) -> None:
-        """See a partition.
+        """Begin without a log and a tier, which `find_bounds` reads.
 
         Args:
             ages: how old the tier's state may be; by default it is read for this request.
@@ -122,7 +124,7 @@ class PartitionView:
     def background_view(self) -> "PartitionView":
         """Return a view of the same log and tier for work that the read does not depend on.
 
-        It needs no slot: the reader that wants it holds one.
+        It needs no slot: its reader holds one.
         """
         view = PartitionView(
             self.partition, self.remote, self._ages, self.calls.wait, needs_slot=False
@@ -149,8 +151,6 @@ class PartitionView:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Bounds:
         """Read the log and, if `offset` is below it, the tier's state.
-
-        Local and future offsets need no tier, so that a dead store or database never slows them.
 
         Raises:
             UnknownPartitionError: if neither the broker nor the tier has the partition.
@@ -193,7 +193,7 @@ class PartitionView:
         """Use a tier that was read a moment ago, if a known segment of it has the offset."""
         tier = self.partition.tier.recent(self._ages.recent_s)
         name = self.partition.topic_id_partition
-        if tier is None or not self.remote.lookups.knows(name, offset, tier.revision):
+        if tier is None or not self.remote.lookups.has_segment(name, offset, tier.revision):
             return False
         if isolation is IsolationLevel.READ_COMMITTED and not self._reaches_log(tier):
             return False
@@ -221,11 +221,11 @@ class PartitionView:
             )
 
     def read_tier_always(self) -> None:
-        """Use nothing that was read for other requests from now on."""
+        """Use no tier that was read for another request from now on."""
         self._ages = replace(self._ages, recent_s=0.0)
 
     def refresh_tier(self, offset: int = -1) -> None:
-        """Read the tier's present state; if that lists it, remember the segment of `offset`.
+        """Read the tier's present state; if that lists it, store the segment of `offset`.
 
         Raises:
             UnknownPartitionError: if the topic id has another name.
@@ -244,12 +244,12 @@ class PartitionView:
             raise UnknownPartitionError(str(e)) from e
         self._tier_is_later_than_log = self.tier_age_s is None
         if self.tier.revision is not None:
-            for segment in listed.found():
+            for segment in listed.segments():
                 name = self.partition.topic_id_partition
-                self.remote.lookups.remember(name, segment, self.tier.revision)
+                self.remote.lookups.store(name, segment, self.tier.revision)
 
     def bounds(self) -> Bounds:
-        """Return the offsets that can be read, by what was read so far."""
+        """Return the offsets that can be read, by the log and the tier as last read."""
         starts = [] if self.log is None else [self.log.log_start_offset]
         if self.tier.start_offset is not None:
             starts.append(self.tier.start_offset)
@@ -258,13 +258,11 @@ class PartitionView:
             stable_end = self._tier_stable_end
             stable = end if stable_end is None else min(stable_end, end)
             return Bounds(min(starts, default=end), stable, end, end)
-        # As in Kafka, the log start bounds every read: readers do not get expired records, though
-        # the broker's disk may still have them. A local read uses the last known log start, which
-        # the copy pass refreshes: a request to RLMM would make local reads depend on the database.
+        # A local read uses the last known log start, which the copy pass refreshes: a request to
+        # RLMM would make local reads depend on the database.
         known = self.tier.known is not None
         start = max(min(starts), self.tier.log_start_offset) if known else -1
         log, tier = self.log, self.tier
-        # Copied records were settled then, whatever the checkpoint has now.
         copied_end = max(tier.covered(log.lineage).last + 1, tier.log_start_offset)
         settled = min(copied_end, log.log_end_offset)
         return Bounds(
@@ -278,19 +276,19 @@ class PartitionView:
         """Return the first offset of a transaction whose end is not in the tier; None if unknown.
 
         Kafka copies a segment once nothing that began before its end is open. The end of what was
-        ended may be behind it, in a segment that is not copied yet.
+        ended may be behind it, in a segment that is not in the tier.
         """
         newest = self.tier.newest
-        return (
-            None
-            if newest is None
-            else self.calls.call(lambda: self.remote.first_open_offset(newest))
-        )
+        if newest is None:
+            return None
+        kind = IndexType.PRODUCER_SNAPSHOT
+        snapshot = self.calls.call(lambda: self.remote.indexes.index(newest, kind))
+        return min(open_transactions(snapshot).values(), default=newest.end_offset + 1)
 
     def find_remote(self, offset: int, is_changed: bool = False) -> RemoteLogSegmentMetadata | None:
         """Find the finished segment that contains `offset` in this partition's lineage.
 
-        It is not looked up again while the tier is as it was last read, unless `is_changed`.
+        An earlier result is used while the tier is as it was last read, unless `is_changed`.
         """
         with self.calls.slot():
             epoch, revision = self._epoch_of(offset), None if is_changed else self.tier.revision
@@ -304,9 +302,9 @@ class PartitionView:
         if self.log is None:
             if self.tier.newest is None:
                 self.refresh_tier(offset)
-            shown = self.tier.epoch_of(offset)
-            if shown is not None:
-                return shown
+            epoch = self.tier.epoch_of(offset)
+            if epoch is not None:
+                return epoch
         return self.lineage().epoch_for_offset(offset)
 
     def lineage(self) -> Lineage:
@@ -343,12 +341,12 @@ class PartitionView:
 
     def known_epoch(self) -> int | None:
         """Return the latest leader epoch that is known here, by role, log and tier."""
-        found = [] if self.log is None else [self.log.lineage.latest_epoch]
+        epochs = [] if self.log is None else [self.log.lineage.latest_epoch]
         if self.partition.role.leadership is not None:
-            found.append(self.partition.role.leadership.leader_epoch)
+            epochs.append(self.partition.role.leadership.leader_epoch)
         if self.tier.newest is not None:
-            found.append(self.tier.newest.segment_leader_epochs[-1].leader_epoch)
-        return max((epoch for epoch in found if epoch is not None), default=None)
+            epochs.append(self.tier.newest.segment_leader_epochs[-1].leader_epoch)
+        return max((epoch for epoch in epochs if epoch is not None), default=None)
 
     def end_of_epoch(self, epoch: int) -> EpochEnd | None:
         """Return the end of the greatest epoch here that is not above `epoch`.
@@ -395,12 +393,12 @@ class PartitionView:
         """
         if self.log is None or not self.partition.role.is_leader:
             name = self.partition.topic_id_partition
-            raise NotServedHereError(f"{name} is not led here; a replica asks the leader's RLM")
+            raise NotServedHereError(f"{name} is not led here; fetch from the leader's RLM")
 
-    def behind_hole(self, offset: int) -> int:
+    def offset_after_hole(self, offset: int) -> int:
         """Return the next offset that the tier or the log has, if neither has `offset`.
 
-        A reader continues there, as behind records that were compacted.
+        A reader continues there, as after records that were compacted.
 
         Raises:
             OffsetOutOfRangeError, NotServedHereError: if the offset was deleted, or none follows.
@@ -415,35 +413,32 @@ class PartitionView:
         if log is not None and log.log_start_offset > offset:
             following.append(log.log_start_offset)
         if not following or covered.covers(offset, offset):
-            raise self.not_there(offset, f"offset {offset} was deleted during the read")
-        behind, partition = min(following), self.partition
+            raise self.absent_offset_error(offset, f"offset {offset} was deleted during the read")
+        after, partition = min(following), self.partition
         log = None if log is None else log.from_offset(self.tier.log_start_offset)
         lost = self.calls.call(lambda: lost_ranges(partition, log, covered, self.tier))
         if not any(first <= offset <= last for first, last in lost):
             if offset < self.bounds().log_start_offset:
-                raise self.not_there(offset, f"offset {offset} was deleted")
+                raise self.absent_offset_error(offset, f"offset {offset} was deleted")
         elif not is_recorded(
-            self.calls.call(lambda: partition.tier.gaps.refresh(self.tier)), offset, behind - 1
+            self.calls.call(lambda: partition.tier.gaps.refresh(self.tier)), offset, after - 1
         ):
             if partition.role.log_is_not_served:
-                raise self.not_there(offset, f"offset {offset} is in no segment of the tier")
+                text = f"offset {offset} is in no segment of the tier"
+                raise self.absent_offset_error(offset, text)
             raise RetriableRemoteStorageError(
-                f"{partition.topic_id_partition}: offsets {offset} to {behind - 1} are neither in "
+                f"{partition.topic_id_partition}: offsets {offset} to {after - 1} are neither in "
                 "the tier nor on this disk, and no loss is recorded yet; retry"
             )
-        return behind
+        return after
 
-    def moved(self, offset: int) -> MovedToTierError:
-        """Make the error of a follower's offset that is only in the tier."""
-        return MovedToTierError(
-            f"offset {offset} is in the tier only; begin the replica's log by "
-            "BuildRemoteLogAuxState of the earliest local offset (ListOffsets -4)"
-        )
-
-    def not_there(self, offset: int, text: str) -> OffsetOutOfRangeError | NotServedHereError:
+    def absent_offset_error(
+        self, offset: int, text: str
+    ) -> OffsetOutOfRangeError | NotServedHereError:
         """Make the error of an offset that is neither here nor in the tier."""
         if self.partition.role.log_is_not_served and offset >= self.tier.log_start_offset:
             return NotServedHereError(
-                f"{text}, and this RLM has no role for the log here; retry, or ask the leader's RLM"
+                f"{text}, and this RLM has no role for the log here; retry, or call the leader's "
+                "RLM"
             )
         return OffsetOutOfRangeError(text)

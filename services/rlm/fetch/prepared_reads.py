@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 from services.api.lineage import EpochEnd
-from services.api.remote_log_manager import FetchPartition, FetchRole
+from services.api.remote_log_manager import FetchPartition
 from services.rlm.fetch.chunk_cache import MIB, Chunk
 from services.rlm.fetch.partition_fetch import (
     DECIDED_BY_TIER,
@@ -15,7 +15,6 @@ from services.rlm.fetch.partition_fetch import (
     RequestBudget,
 )
 from services.rlm.fetch.partition_view import Bounds
-from services.rlm.fetch.segment_reader import RemoteSegmentReader
 
 FIRST_BYTES = MIB
 """What a read requests from the store at most before its turn."""
@@ -30,19 +29,15 @@ class PreparedRead:
 
     def __init__(
         self,
-        wanted: FetchPartition,
+        request: FetchPartition,
         fetch: PartitionFetch,
-        role: FetchRole,
-        remote: RemoteSegmentReader,
         is_alone: bool,
     ) -> None:
-        self.wanted = wanted
+        self.request = request
         self.fetch = fetch
         self.bounds: Bounds | None = None
-        self._role = role
-        self._remote = remote
         self._is_alone = is_alone
-        self._begun: Future[EpochEnd | None] | None = None
+        self._prepared: Future[EpochEnd | None] | None = None
         self._has_requested = False
         self._lock = Lock()
         self._chunk: Chunk | None = None
@@ -50,15 +45,16 @@ class PreparedRead:
 
     def needs_tier(self) -> bool:
         """Return whether the read may wait for RLMM or RSM."""
-        return self.fetch.view.needs_tier(self.wanted.fetch_offset, self.wanted.last_fetched_epoch)
+        request = self.request
+        return self.fetch.view.needs_tier(request.fetch_offset, request.last_fetched_epoch)
 
-    def begin(self, wanted_bytes: int) -> None:
+    def begin(self, first_bytes: int) -> None:
         """Prepare in a thread of the pool.
 
         Args:
-            wanted_bytes: how much to request from the store; 0: only find the offsets.
+            first_bytes: how much to request from the store; 0: only find the offsets.
         """
-        self._begun = self.fetch.view.calls.begin(lambda: self._prepare(wanted_bytes))
+        self._prepared = self.fetch.view.calls.begin(lambda: self._prepare(first_bytes))
 
     def ready(self, budget: PartitionBudget) -> EpochEnd | None:
         """Prepare the read, or wait until it is prepared.
@@ -70,34 +66,34 @@ class PreparedRead:
             ReadTimeoutError: if the read was not prepared in time.
             Others of PARTITION_FAILURES: why there is nothing to read.
         """
-        if self._begun is None:
+        if self._prepared is None:
             return self._check()
         view = self.fetch.view
-        diverging = view.calls.result(self._begun)
+        diverging = view.calls.result(self._prepared)
         if diverging is None and not self._has_requested and not budget.exhausted:
             # Those before it left more than they were charged for.
             self.begin(min(budget.left_bytes, FIRST_BYTES))
-            view.calls.result(self._begun)
+            view.calls.result(self._prepared)
         if self._is_alone:
             view.calls.wait.end_sharing()
         return diverging
 
     def close(self) -> None:
-        """Give back what is held for the read, now or when its thread is done with it."""
-        if self._begun is not None:
-            self._begun.cancel()
+        """Release the read's slot and chunk; if its thread still runs, when it ends."""
+        if self._prepared is not None:
+            self._prepared.cancel()
             self.fetch.view.calls.abandon()
         with self._lock:
             self._is_closed = True
             chunk, self._chunk = self._chunk, None
         if chunk is not None:
-            self._remote.release(chunk)
+            self.fetch.view.remote.release(chunk)
 
-    def _prepare(self, wanted_bytes: int) -> EpochEnd | None:
+    def _prepare(self, first_bytes: int) -> EpochEnd | None:
         """Prepare by a tier that was read a moment ago, if that shows records; else read it."""
         view = self.fetch.view
         try:
-            diverging = self._prepare_once(wanted_bytes)
+            diverging = self._prepare_once(first_bytes)
             if diverging is None or not view.tier_is_recent:
                 return diverging
         except DECIDED_BY_TIER:
@@ -105,36 +101,36 @@ class PreparedRead:
                 raise
         view.read_tier_always()
         self.bounds = None
-        return self._prepare_once(wanted_bytes)
+        return self._prepare_once(first_bytes)
 
-    def _prepare_once(self, wanted_bytes: int) -> EpochEnd | None:
+    def _prepare_once(self, first_bytes: int) -> EpochEnd | None:
         diverging = self._check() if self.bounds is None else None
         if diverging is None and self._is_alone:
             self._has_requested = True
-            self.fetch.find_first()  # The reader itself requests all that it wants at once.
-        elif diverging is None and wanted_bytes > 0:
+            self.fetch.find_first()  # The reader itself requests all of its bytes at once.
+        elif diverging is None and first_bytes > 0:
             self._has_requested = True
-            self._keep(self.fetch.request_first(wanted_bytes))
+            self._set_chunk(self.fetch.request_first(first_bytes))
         return diverging
 
     def _check(self) -> EpochEnd | None:
-        fetch, wanted = self.fetch, self.wanted
+        fetch, request = self.fetch, self.request
         self.bounds = bounds = fetch.find_bounds()
-        fetch.view.check_leader_epoch(wanted.current_leader_epoch)
-        if self._role is FetchRole.FOLLOWER:
+        fetch.view.check_leader_epoch(request.current_leader_epoch)
+        if fetch.is_follower:
             fetch.view.require_leader()
-        diverging = fetch.view.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
+        diverging = fetch.view.diverging_epoch(request.last_fetched_epoch, request.fetch_offset)
         if diverging is None:
             fetch.check_range(bounds)
         return diverging
 
-    def _keep(self, chunk: Chunk | None) -> None:
+    def _set_chunk(self, chunk: Chunk | None) -> None:
         with self._lock:
             if not self._is_closed:
                 self._chunk = chunk
                 return
         if chunk is not None:
-            self._remote.release(chunk)
+            self.fetch.view.remote.release(chunk)
 
 
 @contextmanager
@@ -163,9 +159,9 @@ def _in_order(
             following = reads[begun]
             if following.needs_tier():
                 left_bytes = total.left_bytes - sum(charged.values())
-                wanted = max(min(following.wanted.max_bytes, FIRST_BYTES, left_bytes), 0)
-                charged[begun] = wanted
-                following.begin(wanted)
+                first_bytes = max(min(following.request.max_bytes, FIRST_BYTES, left_bytes), 0)
+                charged[begun] = first_bytes
+                following.begin(first_bytes)
             begun += 1
         yield read
         charged.pop(at, None)

@@ -4,33 +4,34 @@ What for. Kafka's consumers read a partition in answers of about 1 MiB. One requ
 would cost a look-up, an index and a first byte every time. A reader that continues where an earlier
 read of the partition ended gets requests of 8 to 16 MiB, the next one while it reads this one.
 
-How to use. SequentialReads remembers where reads of a partition ended: `begin` a read at an offset,
-`end` it with the offset after it; `upcoming` gives what the next read at an offset would continue.
-A SegmentWindow gives the bytes of one segment at any position, from chunks of the cache; close it.
-`request_first` asks for the first bytes without waiting for them.
+How to use. SequentialReads stores where reads of a partition ended: `begin` a read at an offset,
+`end` it with the offset after it; `upcoming` returns what the next read at an offset would
+continue. A SegmentWindow reads the bytes of one segment at any position, from chunks of the cache;
+close it. `request_first` requests the first bytes without waiting for them.
 
 Invariants.
-* A reader that does not continue gets little more than it asks for: random reads cost no more.
+* A reader that does not continue gets little more than it requests: random reads cost no more.
 * All readers share the cache's memory: the more there are, the shorter their requests, and the last
   ones get none ahead.
-* Chunks that a reader has passed are released at once; those ahead stay for its next read for a
+* Chunks that a reader has consumed are released at once; those ahead stay for its next read for a
   while, across segments.
 
-Cancellation. A window that is closed early gives up its chunks; their requests continue while a
-reader may soon want them. Crash: memory is all there is. A dead store:
-the next bytes are waited for as long as TierWait allows, then ReadTimeoutError; what arrives later
-is there for the next read.
+Cancellation. A window that is closed early releases its chunks; their requests continue, for a
+reader may soon need them. Crash: nothing is stored. A dead store: a reader waits for the next bytes
+as long as TierWait allows, then gets ReadTimeoutError; bytes that arrive later are cached for the
+next read.
 """
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from weakref import WeakSet
+
+from cachetools import LRUCache
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -45,7 +46,7 @@ MAX_REQUEST_BYTES = 16 * MIB
 """The sizes of requests to the store: the least, the least for a sequential reader, the most."""
 
 SKIPPED_AHEAD_BYTES = 64 * 1024
-_REMEMBERED_READS = 1024
+_STORED_READS = 1024
 
 NextSegment = Callable[[], RemoteLogSegmentMetadata | None]
 """Find the segment that a sequential reader reads next."""
@@ -56,17 +57,17 @@ class SequentialRead:
     """What a reader has read without a gap, in one fetch or several.
 
     Attributes:
-        run_bytes: before the present read; 0 for a reader that was not seen before.
+        run_bytes: before the present read; 0 for a reader that continues none.
         used: chunks in which the reader was, and that may not make room for others yet. Weak: a
-            remembered read keeps no bytes that the cache has dropped.
-        looked_behind: the segment whose successor was looked up.
-        ended_in, ended_at: the segment, and the position behind the last batch that was read.
+            stored read keeps no bytes in memory that the cache has dropped.
+        prefetched_after: the segment whose successor was looked up.
+        ended_in, ended_at: the segment, and the position after the last batch that was read.
         last_s: when it was last begun or ended.
     """
 
     run_bytes: int = 0
     used: WeakSet[Chunk] = field(default_factory=WeakSet)
-    looked_behind: RemoteLogSegmentId | None = None
+    prefetched_after: RemoteLogSegmentId | None = None
     ended_in: RemoteLogSegmentId | None = None
     ended_at: int = 0
     last_s: float = -inf
@@ -86,7 +87,7 @@ class SequentialReads:
         self._clock = clock
         self._lock = threading.Lock()
         self._sequential: WeakSet[SequentialRead] = WeakSet()
-        self._ended: OrderedDict[tuple[TopicIdPartition, int], SequentialRead] = OrderedDict()
+        self._ended = LRUCache[tuple[TopicIdPartition, int], SequentialRead](_STORED_READS)
 
     def begin(self, name: TopicIdPartition, offset: int) -> SequentialRead:
         """Return the read that ended before `offset`, or a new one."""
@@ -107,26 +108,20 @@ class SequentialReads:
     def upcoming(self, name: TopicIdPartition, offset: int) -> SequentialRead:
         """Return the same, without beginning it."""
         with self._lock:
-            return self._ended.get((name, offset)) or SequentialRead()
+            return self._ended.get((name, offset), SequentialRead())
 
     def end(self, name: TopicIdPartition, next_offset: int, read: SequentialRead) -> None:
-        """Remember a read until its reader continues."""
+        """Store a read until its reader continues."""
         with self._lock:
             read.last_s = self._clock()
             self._ended[name, next_offset] = read
-            self._ended.move_to_end((name, next_offset))
-            if len(self._ended) > _REMEMBERED_READS:
-                self._ended.popitem(last=False)
 
 
 class SegmentWindow:
     """Read a remote segment forward through the chunk cache. Single use; close it.
 
-    The first read of a reader requests from the store what it wants. If the next one continues
-    where it ended, requests become longer, and are sent ahead of the reader.
-
     Args:
-        wanted_bytes: how much the reader surely reads, here or in the next segment.
+        expected_bytes: how much the reader surely reads, here or in the next segment.
         wait: how long to wait for the next bytes, and to retry failed requests for them.
         readers: sequential readers that share the cache's memory, this one included.
     """
@@ -135,7 +130,7 @@ class SegmentWindow:
         self,
         cache: ChunkCache,
         segment: RemoteLogSegmentMetadata,
-        wanted_bytes: int,
+        expected_bytes: int,
         read: SequentialRead,
         wait: TierWait,
         next_segment: NextSegment,
@@ -144,12 +139,12 @@ class SegmentWindow:
         self._cache = cache
         self._segment = segment
         self._end = segment.segment_size_in_bytes
-        self._wanted_bytes = wanted_bytes
+        self._expected_bytes = expected_bytes
         self._read = read
         self._wait = wait
         self._next_segment = next_segment
-        self._longest, self._reads_ahead = _share(cache.limits.total_bytes, readers)
-        self._begin = self._wanted_end = 0
+        self._longest, self._reads_ahead = _share(cache.total_bytes, readers)
+        self._begin = self._expected_end = 0
         self._chunk: Chunk | None = None
         self._has_requested_next = False
         self._data = memoryview(b"")
@@ -168,14 +163,14 @@ class SegmentWindow:
         if not 0 <= at <= at + length <= len(self._data):
             self._data, self._data_start = self._from_cache(position, length), position
             at = 0
-        found = self._data[at : at + length]
-        self._read_end = position + len(found)
+        data = self._data[at : at + length]
+        self._read_end = position + len(data)
         if not self._has_requested_next:
             self._request_next(self._read_end)
-        return found
+        return data
 
-    def at_hand(self, position: int) -> memoryview:
-        """Return the bytes from `position` on that nothing is waited for; perhaps none."""
+    def buffered(self, position: int) -> memoryview:
+        """Return the bytes from `position` on that a reader need not wait for; perhaps none."""
         at = position - self._data_start
         return self._data[at if at >= 0 else len(self._data) :]
 
@@ -185,17 +180,17 @@ class SegmentWindow:
         Raises:
             ThrottledError: too many requests to the store are active, or memory has no room.
         """
-        length = self._length(position, self._wanted_bytes + SKIPPED_AHEAD_BYTES)
+        length = self._length(position, self._expected_bytes + SKIPPED_AHEAD_BYTES)
         return self._cache.acquire(
             self._segment, position, length, self._read.used, needs_room=True
         )
 
     def close(self) -> None:
-        """Let the cache have the chunks that the reader does not need any more."""
-        self._leave()
+        """Release the chunks that the reader does not need any more."""
+        self._release_chunk()
         if self._read_end >= self._end:
             # The next read begins in another segment, or never.
-            self._pass_used()
+            self._mark_consumed()
 
     def _from_cache(self, position: int, length: int) -> memoryview:
         """Return the bytes at `position`: `length`, or more that need no copy."""
@@ -216,10 +211,13 @@ class SegmentWindow:
             chunk = self._chunk_at(position)
             piece = chunk.view(position, min(end, chunk.end), self._wait.left_s)
         except (RetriableRemoteStorageError, ThrottledError):
-            self._leave()
+            self._release_chunk()
             raise
         if piece is None:
-            raise _late(chunk, position, self._wait.wait_s)
+            raise ReadTimeoutError(
+                f"{chunk.segment}: the store has not sent the byte at position {position} within "
+                f"{self._wait.wait_s:g} s; RLM continues to read it for a later fetch; retry"
+            )
         return piece
 
     def _chunk_at(self, position: int) -> Chunk:
@@ -227,46 +225,45 @@ class SegmentWindow:
         if chunk is not None and chunk.start <= position < chunk.end:
             return chunk
         if chunk is None or position != chunk.end:
-            self._begin, self._wanted_end = position, position + self._wanted_bytes
-        # The reader skips what is before its offset, and a batch may be longer than what is wanted.
-        skipped_end = self._wanted_end + SKIPPED_AHEAD_BYTES
-        wanted = max(skipped_end - position, position - self._begin)
-        length = self._length(position, wanted)
+            self._begin, self._expected_end = position, position + self._expected_bytes
+        # The reader skips what is before its offset, and a batch may be longer than expected.
+        skipped_end = self._expected_end + SKIPPED_AHEAD_BYTES
+        length = self._length(position, max(skipped_end - position, position - self._begin))
         used = tuple(self._read.used)
         # First, so that they make room for the next one.
-        self._leave()
-        self._pass_used(but_at=position)
+        self._release_chunk()
+        self._mark_consumed(but_at=position)
         self._chunk = chunk = self._cache.acquire(self._segment, position, length, used)
         self._read.used.add(chunk)
         self._request_next(position)
         return chunk
 
-    def _leave(self) -> None:
-        """Release the reader's chunk."""
-        left, self._chunk, self._has_requested_next = self._chunk, None, False
-        if left is not None:
-            self._cache.release(left)
+    def _release_chunk(self) -> None:
+        chunk, self._chunk, self._has_requested_next = self._chunk, None, False
+        if chunk is not None:
+            self._cache.release(chunk)
 
-    def _length(self, position: int, wanted: int) -> int:
+    def _length(self, position: int, expected_bytes: int) -> int:
         """Return the length of a request at `position`.
 
         Those of a sequential reader end after a whole MiB: RSM and direct reads verify whole ones.
         """
         if not self._read.is_sequential:
-            return min(max(wanted, MIN_REQUEST_BYTES), self._longest)
-        length = min(max(wanted, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes), self._longest)
+            return min(max(expected_bytes, MIN_REQUEST_BYTES), self._longest)
+        length = max(expected_bytes, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes)
+        length = min(length, self._longest)
         return length - (position + length) % MIB if length > MIB else length
 
-    def _pass_used(self, but_at: int | None = None) -> None:
-        """Let other chunks take the place of those that were read, but of the one at a position."""
-        kept = WeakSet[Chunk]()
+    def _mark_consumed(self, but_at: int | None = None) -> None:
+        """Let the chunks that were used make room for others, but for the one at a position."""
+        unconsumed = WeakSet[Chunk]()
         for chunk in self._read.used:
             is_here = chunk.segment == self._segment.remote_log_segment_id
             if is_here and but_at is not None and chunk.start <= but_at < chunk.end:
-                kept.add(chunk)
+                unconsumed.add(chunk)
             else:
-                self._cache.passed(chunk)
-        self._read.used = kept
+                self._cache.mark_consumed(chunk)
+        self._read.used = unconsumed
 
     def _request_next(self, position: int) -> None:
         """Request what follows the reader's chunk when the reader nears the chunk's end."""
@@ -274,18 +271,19 @@ class SegmentWindow:
         if chunk is None or not _nears_end(chunk, position):
             return
         self._has_requested_next = True
-        wanted = self._wanted_end - chunk.end
-        if wanted <= 0 and not (self._read.is_sequential and self._reads_ahead):
+        expected_bytes = self._expected_end - chunk.end
+        if expected_bytes <= 0 and not (self._read.is_sequential and self._reads_ahead):
             return
         name = self._segment.remote_log_segment_id
         if chunk.end < self._segment.segment_size_in_bytes:
-            self._cache.fetch_ahead(self._segment, chunk.end, self._length(chunk.end, wanted))
-        elif self._read.looked_behind != name:
-            self._read.looked_behind = name
+            length = self._length(chunk.end, expected_bytes)
+            self._cache.fetch_ahead(self._segment, chunk.end, length)
+        elif self._read.prefetched_after != name:
+            self._read.prefetched_after = name
             with suppress(RemoteStorageError):
                 following = self._next_segment()
                 if following is not None and following.segment_size_in_bytes > 0:
-                    self._cache.fetch_ahead(following, 0, self._length(0, wanted))
+                    self._cache.fetch_ahead(following, 0, self._length(0, expected_bytes))
 
 
 def _share(total_bytes: int, readers: int) -> tuple[int, bool]:
@@ -304,10 +302,3 @@ def _share(total_bytes: int, readers: int) -> tuple[int, bool]:
 def _nears_end(chunk: Chunk, position: int) -> bool:
     """Return whether to request what follows: before the reader needs it, but not much earlier."""
     return not chunk.is_filling or 2 * (position - chunk.start) >= chunk.end - chunk.start
-
-
-def _late(chunk: Chunk, position: int, wait_s: float) -> ReadTimeoutError:
-    return ReadTimeoutError(
-        f"{chunk.segment}: the store has not sent the byte at position {position} within "
-        f"{wait_s:g} s; RLM continues to read it, so that a later fetch may find it; retry"
-    )

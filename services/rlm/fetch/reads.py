@@ -6,15 +6,6 @@ from dataclasses import dataclass, field
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.offset_queries import (
-    EpochAnswer,
-    EpochQuery,
-    FoundOffset,
-    OffsetQueries,
-    RaisedLogStart,
-    RecordsToDelete,
-)
-from services.api.remote_log_manager import FetchPart, FetchRequest
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import (
     IndexType,
@@ -22,10 +13,9 @@ from services.api.remote_storage_manager import (
     OpenedLogSegment,
     RemoteStorageManager,
 )
-from services.api.replicas import AuxStateQuery, RemoteLogAuxState
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.fair_queue import QuotaLimit
-from services.rlm.fetch.chunk_cache import FILLS_AHEAD, MIB, ChunkCache, ChunkLimits
+from services.rlm.fetch.chunk_cache import FILLS_AHEAD, MIB, ChunkCache
 from services.rlm.fetch.chunk_cache import LogSource as LogSource
 from services.rlm.fetch.fetcher import Fetcher
 from services.rlm.fetch.index_cache import RemoteIndexCache
@@ -78,7 +68,11 @@ class Reads:
         logs: reads logs of the tier; None if `rsm` does.
 
     Attributes:
-        storage: `rsm`, for the tasks that delete segments: the caches forget these.
+        storage: `rsm`, for the tasks that delete segments; the caches drop what they delete.
+        fetch, list_offsets, offsets_for_leader_epochs, delete_records, build_remote_log_aux_state:
+            as of RemoteLogManager.
+        end_waits: lets fetches that wait for records answer now, and later ones at once.
+        maintain: removes files of the index cache that are old or too many.
     """
 
     def __init__(
@@ -94,51 +88,32 @@ class Reads:
         logs: LogSource | None = None,
     ) -> None:
         files = IndexFiles(limits.index_files, clock) if limits.index_files else None
-        self._indexes = RemoteIndexCache(rsm, limits.index_memory_bytes, files, limits.wait_s)
+        indexes = RemoteIndexCache(rsm, limits.index_memory_bytes, files, limits.wait_s)
         # One for each reader, and as many for readers that did not wait for theirs.
-        chunk_limits = ChunkLimits(limits.chunk_memory_bytes, 2 * limits.threads + FILLS_AHEAD)
-        self._chunks = ChunkCache(logs or rsm, chunk_limits, clock)
-        self.storage = CacheInvalidatingStorage(rsm, self._indexes, self._chunks, counts)
+        max_fills = 2 * limits.threads + FILLS_AHEAD
+        self._chunks = ChunkCache(logs or rsm, limits.chunk_memory_bytes, max_fills, clock)
+        self.storage = CacheInvalidatingStorage(rsm, indexes, self._chunks, counts)
         self.calls = TierCalls(limits.threads, limits.wait_s, limits.max_waiting)
         remote = RemoteSegmentReader(
             rlmm,
-            self._indexes,
+            indexes,
             self._chunks,
             clock,
             calls=self.calls,
             quota=limits.quota,
             ages=MetadataAges(limits.recent_s, limits.stale_s),
         )
-        self._purgatory = FetchPurgatory(partition_of, remote, limits.max_delayed_fetches, clock)
-        self._fetcher = Fetcher(partition_of, remote, counts, self._purgatory)
-        self._offsets = OffsetFinder(partition_of, remote, rlmm, limits.list_offsets_timeout_s)
-        self._aux_states = AuxStateBuilder(
-            partition_of, remote, rlmm, self._purgatory, counts, clock
-        )
-        self._deletion = RecordsDeletion(partition_of, rlmm, broker_id, reporter)
-
-    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
-        return self._fetcher.fetch(request)
-
-    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
-        return self._offsets.list_offsets(queries)
-
-    def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
-        return self._offsets.offsets_for_leader_epochs(queries)
-
-    def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
-        return self._deletion.delete_all(wanted)
-
-    def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
-        return self._aux_states.build(query)
-
-    def maintain(self) -> None:
-        """Remove files of the index cache that are old or too many."""
-        self._indexes.maintain()
-
-    def end_waits(self) -> None:
-        """Let fetches that wait for records answer now, and later ones at once."""
-        self._purgatory.end_waits()
+        purgatory = FetchPurgatory(partition_of, remote, limits.max_delayed_fetches, clock)
+        offsets = OffsetFinder(partition_of, remote, rlmm, limits.list_offsets_timeout_s)
+        self.fetch = Fetcher(partition_of, remote, counts, purgatory).fetch
+        self.list_offsets = offsets.list_offsets
+        self.offsets_for_leader_epochs = offsets.offsets_for_leader_epochs
+        self.delete_records = RecordsDeletion(partition_of, rlmm, broker_id, reporter).delete_all
+        self.build_remote_log_aux_state = AuxStateBuilder(
+            partition_of, remote, rlmm, purgatory, counts, clock
+        ).build
+        self.end_waits = purgatory.end_waits
+        self.maintain = indexes.maintain
 
     def close(self) -> None:
         """Request nothing more from RLMM and RSM. Idempotent."""
@@ -181,9 +156,13 @@ class CacheInvalidatingStorage:
         return self._rsm.open_log_segment(metadata)
 
     def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        index_type: IndexType,
+        *,
+        as_stored: bool = False,
     ) -> Iterator[bytes]:
-        return self._rsm.fetch_index(metadata, index_type)
+        return self._rsm.fetch_index(metadata, index_type, as_stored=as_stored)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         try:
@@ -207,6 +186,9 @@ class CacheInvalidatingStorage:
             self._counts.add_deletion(metadata, error)
         self._remove([m for m, error in zip(metadatas, errors, strict=True) if error is None])
         return errors
+
+    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
+        return self._rsm.find_partition_object(topic_id_partition)
 
     def _remove(self, deleted: Sequence[RemoteLogSegmentMetadata]) -> None:
         names = [metadata.remote_log_segment_id for metadata in deleted]

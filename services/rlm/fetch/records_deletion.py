@@ -40,27 +40,24 @@ class RecordsDeletion:
     broker_id: int
     reporter: Reporter
 
-    def delete_all(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+    def delete_all(self, requests: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
         """Answer as OffsetService.delete_records."""
-        require_count(wanted, "partitions", MAX_OFFSET_QUERIES)
-        require_distinct((each.topic_id_partition for each in wanted), "partitions")
-        return [self._delete(each) for each in wanted]
+        require_count(requests, "partitions", MAX_OFFSET_QUERIES)
+        require_distinct((each.topic_id_partition for each in requests), "partitions")
+        return [self._delete(each) for each in requests]
 
-    def _delete(self, wanted: RecordsToDelete) -> RaisedLogStart:
-        name = wanted.topic_id_partition
+    def _delete(self, request: RecordsToDelete) -> RaisedLogStart:
+        name = request.topic_id_partition
         partition = self.partition_of(name)
         try:
             # The report of another task may overtake this one: then make and send a new one.
             start = replan(
-                lambda _: self._raise_log_start(partition, wanted.before_offset),
+                lambda _: self._raise_log_start(partition, request.before_offset),
                 lambda: None,
                 first=None,
             )
         except PARTITION_FAILURES as e:
-            error = kafka_error(e)
-            if error is FetchError.UNKNOWN_SERVER_ERROR:
-                _log.error("%s: deleting records failed", name, exc_info=e)
-            return RaisedLogStart(name, error, str(e))
+            return RaisedLogStart(name, kafka_error(name, e), str(e))
         except LineageUnknownError as e:
             return RaisedLogStart(name, FetchError.TIERED_STORAGE_NOT_AVAILABLE, str(e))
         _log.info("%s: records below %d were deleted on request", name, start)
@@ -71,7 +68,7 @@ class RecordsDeletion:
         report = report_of(partition, self.broker_id)
         if report is None:
             raise NotServedHereError(
-                f"{name}: this broker does not lead the partition, or has not its log; ask the "
+                f"{name}: this broker does not lead the partition, or has not its log; call the "
                 "leader's RLM"
             )
         high_watermark = max(report.high_watermark, partition.tier.cached.log_start_offset)
@@ -87,7 +84,7 @@ class RecordsDeletion:
             reason=REASON,
             rule_detail=f"before offset {offset}",
             broker_leader_epoch=report.leader_epoch,
-            # RLMM requires an owner; a request of an operator holds for any owner of retention.
+            # RLMM requires a retention owner; a request of an operator is valid for any.
             retention_owner=config.retention_owner or RetentionOwner.RLM,
         )
         self.rlmm.raise_log_start_offset(name, offset, why)

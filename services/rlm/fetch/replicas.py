@@ -15,11 +15,12 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import IndexType
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.errors import FencedReaderError, ReadTimeoutError, UnknownLeaderEpochError
 from services.rlm.fetch.partition_view import PartitionView
-from services.rlm.fetch.purgatory import UNFOLLOWED_S, FetchPurgatory
+from services.rlm.fetch.purgatory import FetchPurgatory
 from services.rlm.fetch.segment_reader import RemoteSegmentReader
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.metrics import AUX_STATE_ERRORS, AUX_STATE_REQUESTS, TopicCounts
@@ -62,21 +63,18 @@ class AuxStateBuilder:
         view = PartitionView(self.partition_of(query.topic_id_partition), self.remote)
         until_s = self.clock() + query.max_wait_ms / 1000
         while True:
-            seen = self._change_of(view)
+            before = self.purgatory.tier_state(view.partition)
             try:
                 return self._read(view, query)
             except ReadTimeoutError as e:  # No slot for reads was free in time.
                 raise RetriableRemoteStorageError(str(e)) from e
             except _NotThereYetError as e:
                 if not self.purgatory.wait_for_change(
-                    lambda: self._change_of(view), seen, until_s - self.clock()
+                    lambda: self.purgatory.tier_state(view.partition),
+                    before,
+                    until_s - self.clock(),
                 ):
                     raise RetriableRemoteStorageError(str(e)) from e
-
-    def _change_of(self, view: PartitionView) -> object:
-        """Return what differs once the tier may have another segment."""
-        revision = view.partition.tier.polled_revision
-        return int(self.clock() / UNFOLLOWED_S) if revision is None else revision
 
     def _read(self, view: PartitionView, query: AuxStateQuery) -> RemoteLogAuxState:
         name, last_offset = query.topic_id_partition, query.offset - 1
@@ -91,25 +89,26 @@ class AuxStateBuilder:
             if query.offset < start:
                 raise InvalidRangeError(
                     f"offset: {query.offset} is below the tier's log start {start} of {name}; read "
-                    "the leader's earliest local offset again"
+                    "the leader's local log start again"
                 )
             lineage = state.lineage if leader is None else state.lineage.merged_with_report(leader)
             epoch = query.leader_epoch
             if epoch is None:
                 epoch = lineage.epoch_for_offset(last_offset)
-            segment = None if epoch is None else self._find(name, epoch, last_offset)
+            segment = None if epoch is None else self._segment(name, epoch, last_offset)
             if segment is None or (leader is not None and not _is_of(lineage, segment)):
                 raise _NotThereYetError(
                     f"{name}: offset {last_offset} of leader epoch {epoch} is not in a finished "
                     "segment yet; retry when its copy has finished, or give leader_epoch"
                 )
-            epochs, snapshot = self.remote.replica_indexes(segment)
+            epochs = self.remote.indexes.index(segment, IndexType.LEADER_EPOCH)
+            snapshot = self.remote.indexes.index(segment, IndexType.PRODUCER_SNAPSHOT)
         following = segment.end_offset + 1
-        found = parse_checkpoint(epochs.decode("ascii")).before(following).from_offset(start)
+        lineage = parse_checkpoint(epochs.decode("ascii")).before(following).from_offset(start)
         _log.info("%s: a replica begins at offset %d, by %s", name, following, segment)
-        return RemoteLogAuxState(following, start, found, snapshot, segment.remote_log_segment_id)
+        return RemoteLogAuxState(following, start, lineage, snapshot, segment.remote_log_segment_id)
 
-    def _find(
+    def _segment(
         self, name: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         try:

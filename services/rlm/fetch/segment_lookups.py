@@ -1,9 +1,11 @@
-"""Find the segments of offsets in RLMM, and remember them while their partitions do not change."""
+"""Find the segments of offsets in RLMM; store what it answers until their partitions change."""
 
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from cachetools import LRUCache
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteResourceNotFoundError
@@ -11,28 +13,45 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
-_PARTITIONS = 1024
 _SEGMENTS = 16
 _SEARCHES = 256
-"""The most that are remembered: partitions, and segments and searches of each."""
+"""The most that are stored of one partition."""
+
+
+@dataclass(slots=True)
+class _Results:
+    """What RLMM answered at one revision of a partition.
+
+    Attributes:
+        searches: for transaction indexes, by leader epoch: from which offset on, and the segment.
+            A search from any offset up to the segment's end has the same result.
+    """
+
+    revision: int
+    segments: deque[RemoteLogSegmentMetadata] = field(
+        default_factory=lambda: deque(maxlen=_SEGMENTS)
+    )
+    searches: dict[int, list[tuple[int, RemoteLogSegmentMetadata | None]]] = field(
+        default_factory=dict
+    )
+    number_of_searches: int = 0
+
+
+def _size(results: _Results) -> int:
+    return len(results.segments) + results.number_of_searches
 
 
 class SegmentLookUps:
     """Look up segments. Thread-safe.
 
     Args:
-        max_searches: that are remembered of all partitions, the last used ones.
+        max_results: that are stored of all partitions, those of the last used ones.
     """
 
-    def __init__(self, rlmm: RemoteLogMetadataManager, max_searches: int = 16 * 1024) -> None:
+    def __init__(self, rlmm: RemoteLogMetadataManager, max_results: int = 16 * 1024) -> None:
         self._rlmm = rlmm
-        self._max_searches = max_searches
         self._lock = threading.Lock()
-        self._found: OrderedDict[TopicIdPartition, tuple[int, deque[RemoteLogSegmentMetadata]]] = (
-            OrderedDict()
-        )
-        self._searches: OrderedDict[TopicIdPartition, _TransactionSearches] = OrderedDict()
-        self._all_searches = 0
+        self._results: LRUCache[TopicIdPartition, _Results] = LRUCache(max_results, _size)
 
     def find(
         self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None = None
@@ -42,42 +61,38 @@ class SegmentLookUps:
         The result is None if there is none or the partition is unknown.
 
         Args:
-            revision: of the partition, if it was just read: what was found at it is not looked up
-                again.
+            revision: of the partition, if it was just read: results at this revision are used.
 
         Raises:
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
-        remembered = self._remembered(name, epoch, offset, revision)
-        if remembered is not None:
-            return remembered
+        with self._lock:
+            if (cached := self._at(name, revision)) is not None:
+                for segment in cached.segments:
+                    if _contains(segment, epoch, offset):
+                        return segment
         try:
-            found = self._rlmm.remote_log_segment_metadata(name, epoch, offset)
+            answer = self._rlmm.remote_log_segment_metadata(name, epoch, offset)
         except RemoteResourceNotFoundError:
             return None
-        if found.value is not None:
-            self.remember(name, found.value, found.revision)
-        return found.value
+        if answer.value is not None:
+            self.store(name, answer.value, answer.revision)
+        return answer.value
 
-    def remember(
+    def store(
         self, name: TopicIdPartition, segment: RemoteLogSegmentMetadata, revision: int
     ) -> None:
-        """Remember a segment that RLMM finds at this revision of its partition."""
+        """Store a segment that RLMM finds at this revision of its partition."""
         with self._lock:
-            at, segments = self._found.pop(name, (-1, deque()))
-            if at != revision:
-                segments = deque(maxlen=_SEGMENTS)
-            segments.append(segment)
-            self._found[name] = revision, segments
-            if len(self._found) > _PARTITIONS:
-                self._found.popitem(last=False)
+            results = self._at(name, revision) or _Results(revision)
+            results.segments.append(segment)
+            self._results[name] = results
 
-    def knows(self, name: TopicIdPartition, offset: int, revision: int | None) -> bool:
-        """Return whether a segment with this offset was found at this revision."""
+    def has_segment(self, name: TopicIdPartition, offset: int, revision: int | None) -> bool:
+        """Return whether a segment with this offset is stored at this revision."""
         with self._lock:
-            at, segments = self._found.get(name, (None, ()))
-            if revision is None or at != revision:
-                return False
+            cached = self._at(name, revision)
+            segments = cached.segments if cached else ()
             return any(each.start_offset <= offset <= each.end_offset for each in segments)
 
     def next_with_transactions(
@@ -93,54 +108,24 @@ class SegmentLookUps:
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
-            seen = self._searches.get(name)
-            if seen is not None and seen.revision == revision:
-                self._searches.move_to_end(name)
-                for from_offset, segment in seen.found.get(epoch, ()):
+            if (cached := self._at(name, revision)) is not None:
+                for from_offset, segment in cached.searches.get(epoch, ()):
                     if from_offset <= offset and (segment is None or offset <= segment.end_offset):
-                        return AtRevision(segment, seen.revision)
+                        return AtRevision(segment, cached.revision)
         answer = self._rlmm.next_segment_with_txn_index(name, epoch, offset)
         with self._lock:
-            seen = self._searches.get(name)
-            if seen is None or seen.revision != answer.revision or seen.count >= _SEARCHES:
-                self._forget_searches(name)
-                self._searches[name] = seen = _TransactionSearches(answer.revision)
-            seen.found.setdefault(epoch, []).append((offset, answer.value))
-            seen.count += 1
-            self._all_searches += 1
-            self._searches.move_to_end(name)
-            while self._all_searches > self._max_searches:
-                self._forget_searches(next(iter(self._searches)))
+            results = self._at(name, answer.revision)
+            if results is None or results.number_of_searches >= _SEARCHES:
+                results = _Results(answer.revision)
+            results.searches.setdefault(epoch, []).append((offset, answer.value))
+            results.number_of_searches += 1
+            self._results[name] = results
         return answer
 
-    def _forget_searches(self, name: TopicIdPartition) -> None:
-        seen = self._searches.pop(name, None)
-        self._all_searches -= seen.count if seen is not None else 0
-
-    def _remembered(
-        self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
-    ) -> RemoteLogSegmentMetadata | None:
-        with self._lock:
-            at, segments = self._found.get(name, (None, ()))
-            if revision is None or at != revision:
-                return None
-            return next((each for each in segments if _contains(each, epoch, offset)), None)
-
-
-@dataclass(slots=True)
-class _TransactionSearches:
-    """The segments with transaction indexes that were found at one revision of a partition.
-
-    Attributes:
-        found: by leader epoch: from which offset on, and what. A search from any offset up to the
-            segment's end finds the same.
-    """
-
-    revision: int
-    found: dict[int, list[tuple[int, RemoteLogSegmentMetadata | None]]] = field(
-        default_factory=dict
-    )
-    count: int = 0
+    def _at(self, name: TopicIdPartition, revision: int | None) -> _Results | None:
+        """Return what is stored of a partition, if it is of this revision."""
+        cached: _Results | None = self._results.get(name)
+        return cached if cached is not None and cached.revision == revision else None
 
 
 class ListedSegments:
@@ -160,7 +145,7 @@ class ListedSegments:
                 self._last[epoch] = segment
                 self._containing[epoch] += self._offset <= last
 
-    def found(self) -> Iterator[RemoteLogSegmentMetadata]:
+    def segments(self) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield the segments that contain the offset: one of an epoch, or none.
 
         RLMM alone knows which one of several it prefers.

@@ -1,8 +1,8 @@
 """Call RLMM and RSM for readers of the tier: slots, threads, deadlines, retries and late calls.
 
-What for. A read of the tier waits for others: RLMM, RSM, the store. Here is decided how long, in
-which thread, how often again, and what becomes of a call for which no request waits any more: a
-slow store never takes the threads of local reads, nor one partition those of another.
+What for. A read of the tier waits for others: RLMM, RSM, the store. This module decides how long,
+in which thread, how often a call is repeated, and what happens to a call for which no request waits
+any more: a slow store never takes the threads of local reads, nor one partition those of another.
 
 How to use. An RLM has one TierCalls. Each read of a partition has its own RequestCalls: `call`
 makes one call within a slot, `slot` keeps a slot over several calls; `begin` and `result` run a
@@ -27,7 +27,7 @@ ReadTimeoutError or with the last error.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import contextmanager
 from math import inf
@@ -37,9 +37,11 @@ from typing import Any, TypeVar
 from services.api.calls import current_call, serving
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import FetchRequest
 from services.common.fair_queue import FairQueue, Slot
 from services.common.threads import started_pool
 from services.rlm.fetch.errors import ReadTimeoutError
+from services.rlm.metrics import READ_SECONDS
 
 RETRY_PAUSE_S = 0.1
 _ROUNDING_S = 0.005
@@ -105,59 +107,12 @@ class TierWait:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time of the block, in which the client takes what was read."""
+        """Do not count the time of the block, in which the client receives records."""
         began_s = time.monotonic()
         try:
             yield
         finally:
             self._until_s += time.monotonic() - began_s
-
-
-class ReaderPool:
-    """Run work beside the thread of a request, under the call of the request. Thread-safe.
-
-    Source: RemoteLogManager.remoteStorageReaderThreadPool.
-
-    Args:
-        threads: reads at once; the pool has more, for late calls and reads that wait for a slot.
-    """
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._lock = Lock()
-        self._submitted: set[Future[Any]] = set()
-        self._executor = started_pool(threads * _THREADS_FOR_ONE, "tier-read")
-
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Begin work as soon as a thread is free.
-
-        Raises:
-            RuntimeError: if the pool is closed.
-        """
-        call = current_call()
-
-        def run() -> T:
-            with serving(call):
-                return work()
-
-        submitted = self._executor.submit(run)
-        with self._lock:
-            self._submitted.add(submitted)
-        submitted.add_done_callback(self._end)
-        return submitted
-
-    @property
-    def is_idle(self) -> bool:
-        """Return whether no work runs or waits, not even for a request that has ended."""
-        return not self._submitted
-
-    def _end(self, done: Future[Any]) -> None:
-        with self._lock:
-            self._submitted.discard(done)
-
-    def close(self) -> None:
-        """Begin nothing more. Idempotent."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class LateCalls:
@@ -187,8 +142,10 @@ class LateCalls:
 class TierCalls:
     """The slots and threads of all readers of an RLM. Thread-safe.
 
+    Source: RemoteLogManager.remoteStorageReaderThreadPool.
+
     Args:
-        threads: reads at once.
+        threads: reads at once; the pools have more, for late calls and reads that wait for a slot.
         wait_s: how long a reader waits for one answer.
         max_waiting: reads that may wait for a slot; further ones are refused.
     """
@@ -198,9 +155,15 @@ class TierCalls:
         self.wait_s = wait_s
         name = f"concurrent remote reads (limit {threads})"
         self.queue = FairQueue(name, threads, max_waiters=max_waiting)
-        self.pool = ReaderPool(threads)
-        self.calls = ReaderPool(threads)
+        self.pool = started_pool(threads * _THREADS_FOR_ONE, "tier-read")
+        self.calls = started_pool(threads * _THREADS_FOR_ONE, "tier-call")
         self.late = LateCalls()
+        self._lock = Lock()
+        self._submitted: set[Future[Any]] = set()
+
+    def wait_of(self, request: FetchRequest) -> float:
+        """Return how long the reads of a fetch wait, seconds: its own time, or the usual one."""
+        return request.timeout_ms / 1000 or self.wait_s
 
     def acquire_slot(self, wait: TierWait) -> Slot:
         """Wait for a slot.
@@ -214,15 +177,37 @@ class TierCalls:
         except RetriableRemoteStorageError as e:
             raise ReadTimeoutError(str(e)) from e
 
+    def submit(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+        """Begin work in a thread of one of the pools, under the call of the request.
+
+        Raises:
+            RuntimeError: if the pool is closed.
+        """
+        call = current_call()
+
+        def run() -> T:
+            with serving(call):
+                return work()
+
+        submitted = pool.submit(run)
+        with self._lock:
+            self._submitted.add(submitted)
+        submitted.add_done_callback(self._end)
+        return submitted
+
+    def _end(self, done: Future[Any]) -> None:
+        with self._lock:
+            self._submitted.discard(done)
+
     @property
     def is_idle(self) -> bool:
         """Return whether no work runs or waits, not even for a request that has ended."""
-        return self.pool.is_idle and self.calls.is_idle
+        return not self._submitted
 
     def close(self) -> None:
         """Begin nothing more. Idempotent."""
-        self.pool.close()
-        self.calls.close()
+        for pool in (self.pool, self.calls):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class RequestCalls:
@@ -256,15 +241,13 @@ class RequestCalls:
     def slot(self) -> Iterator[None]:
         """Hold a slot for remote reads; within another block it is the same slot.
 
-        A request that needed a second slot while it holds one could wait for itself.
-
         Raises:
             ThrottledError, ReadTimeoutError: if no slot is free, or became free in time.
         """
         if self._slot is not None or not self._needs_slot:
             yield
             return
-        self._hold(self._shared.acquire_slot(self.wait))
+        self._set_slot(self._shared.acquire_slot(self.wait))
         try:
             yield
         finally:
@@ -280,7 +263,7 @@ class RequestCalls:
 
     @contextmanager
     def without_slot(self) -> Iterator[None]:
-        """Hold no slot in the block, in which a client takes what was read, however slowly.
+        """Release the slot for the block, in which a client receives records, however slowly.
 
         Raises:
             ThrottledError, ReadTimeoutError: if no slot is free afterwards.
@@ -289,9 +272,9 @@ class RequestCalls:
         self._release_slot()
         yield
         if had_slot:
-            self._hold(self._shared.acquire_slot(self.wait))
+            self._set_slot(self._shared.acquire_slot(self.wait))
 
-    def _hold(self, slot: Slot) -> None:
+    def _set_slot(self, slot: Slot) -> None:
         with self._lock:
             if self._needs_slot:
                 self._slot = slot
@@ -306,22 +289,25 @@ class RequestCalls:
 
     def begin(self, work: Callable[[], T]) -> "Future[T]":
         """Begin work in a thread of the pool; get its result with `result`."""
-        return self._submit(self._shared.pool, work)
 
-    def _submit(self, pool: ReaderPool, work: Callable[[], T]) -> "Future[T]":
+        def timed() -> T:
+            with READ_SECONDS.time():
+                return work()
+
+        return self._submit(self._shared.pool, timed)
+
+    def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> "Future[T]":
         if self._shared.late.are_too_many(self._topic_id_partition):
             return Future()  # Never completes: the caller waits instead of retrying at once.
         try:
-            return pool.submit(work)
+            return self._shared.submit(pool, work)
         except RuntimeError:  # The pool is closed, or no thread can be started.
             never: Future[T] = Future()
             never.cancel()
             return never
 
-    def result(self, begun: "Future[T]") -> T:
-        """Wait for begun work for as long as the wait allows.
-
-        Work that is late continues without a slot. The view is of no use then.
+    def result(self, work: "Future[T]") -> T:
+        """Wait for work of `begin` for as long as the wait allows.
 
         Raises:
             ReadTimeoutError: if the work is late.
@@ -329,18 +315,18 @@ class RequestCalls:
         """
         try:
             try:
-                return begun.result(timeout=min(self.wait.left_s, TIMEOUT_MAX))
+                return work.result(timeout=min(self.wait.left_s, TIMEOUT_MAX))
             except NotDoneError:
-                if not begun.done():
+                if not work.done():
                     raise
-                return begun.result()  # It has ended just now.
+                return work.result()  # It has ended just now.
         except RetriableRemoteStorageError as e:
             if self.wait.left_s > _ROUNDING_S:
                 raise
             raise ReadTimeoutError(str(e)) from e  # It waited for another read.
         except (NotDoneError, CancelledError):
-            if not begun.cancel():
-                self._shared.late.add(self._topic_id_partition, begun)
+            if not work.cancel():
+                self._shared.late.add(self._topic_id_partition, work)
             self._is_late = True
             self.abandon()
             raise ReadTimeoutError(

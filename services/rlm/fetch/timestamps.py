@@ -8,14 +8,16 @@ from services.api.calls import current_call
 from services.api.lineage import SegmentLineage
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import INT64_MAX
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.records.batches import Batch, BatchError
 from services.records.decode import UnreadableRecordsError, records_of
+from services.records.index_files import first_offset_since
 from services.records.runs import BatchRun
 from services.rlm.fetch.errors import DamagedLogError, ReadTimeoutError
-from services.rlm.fetch.index_cache import damaged, unread
+from services.rlm.fetch.index_cache import damaged_segment_error, unreadable_batch_error
 from services.rlm.fetch.partition_view import PartitionView
 from services.rlm.fetch.segment_reader import local_runs
 from services.rlm.fetch.tier_calls import TierWait
@@ -28,12 +30,12 @@ _READ_BYTES = 256 * 1024
 """About how much is read from an entry of the time index to the record: entries are 4 KiB apart."""
 
 _RECORDS_AT_ONCE = 10_000
-"""So many are read before the search looks whether its caller still waits."""
+"""So many are read between two checks whether the caller still waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRecord:
-    """A record that was found."""
+    """The offset, time and leader epoch of a record."""
 
     timestamp_ms: int
     offset: int
@@ -48,7 +50,7 @@ def first_in_tier(
 ) -> TimedRecord | None:
     """Find the first record at or after `time_ms` in segments that begin before the local log.
 
-    Unlike Kafka the search goes on behind a segment whose times match but whose offsets do not.
+    Unlike in Kafka the search continues after a segment whose times match but whose offsets do not.
 
     Source: RemoteLogManager.findOffsetByTimestamp.
 
@@ -71,9 +73,9 @@ def first_in_tier(
         if segment.start_offset >= local_start:
             return None
         if segment.max_timestamp_ms >= time_ms and valid.contains(segment):
-            found = _in_segment(view, segment, time_ms, from_offset)
-            if found is not None:
-                return found
+            record = _in_segment(view, segment, time_ms, from_offset)
+            if record is not None:
+                return record
     return None
 
 
@@ -93,7 +95,8 @@ def _in_segment(
     view: PartitionView, segment: RemoteLogSegmentMetadata, time_ms: int, from_offset: int
 ) -> TimedRecord | None:
     with view.calls.slot():
-        since = view.calls.call(lambda: view.remote.first_offset_since(segment, time_ms))
+        times = view.calls.call(lambda: view.remote.indexes.index(segment, IndexType.TIMESTAMP))
+        since = first_offset_since(times, segment.start_offset, segment.end_offset, time_ms)
         first = max(since, from_offset)
         view.calls.call(lambda: view.remote.load_index(segment, first))
         runs = view.remote.runs(segment, first, _every_batch, _READ_BYTES, wait=view.calls.wait)
@@ -101,9 +104,9 @@ def _in_segment(
             with closing(runs):
                 return _first_of(_batches(runs), time_ms, from_offset, view.calls.wait)
         except BatchError as e:
-            raise unread(segment, e) from e
+            raise unreadable_batch_error(segment, e) from e
         except UnreadableRecordsError as e:
-            raise damaged(segment, f"{e} of the copied log") from e
+            raise damaged_segment_error(segment, f"{e} of the copied log") from e
 
 
 def first_in_log(
@@ -124,9 +127,9 @@ def first_in_log(
         if largest_ms is not None and largest_ms < time_ms:
             continue
         first = max(offset_before(segment, time_ms), from_offset)
-        found = _first_of(_local(log, segment, first), time_ms, from_offset, wait)
-        if found is not None:
-            return found
+        record = _first_of(_local(log, segment, first), time_ms, from_offset, wait)
+        if record is not None:
+            return record
     return None
 
 
@@ -138,15 +141,12 @@ def record_of_greatest_time(log: LocalLog, wait: TierWait) -> TimedRecord | None
     Raises:
         DamagedLogError, LogFileError, SegmentVanishedError: as first_in_log.
     """
-    greatest_ms, place = -1, log.segments[0]
-    for segment in log.segments:
-        largest_ms = _largest_ms(log, segment)
-        if largest_ms > greatest_ms:
-            greatest_ms, place = largest_ms, segment
-    if greatest_ms < 0:
+    largest_ms = {segment: _largest_ms(log, segment) for segment in log.segments}
+    newest = max(log.segments, key=largest_ms.__getitem__)
+    if largest_ms[newest] < 0:
         return None
-    batches = _local(log, place, offset_before(place, greatest_ms))
-    return _first_of(batches, greatest_ms, 0, wait)
+    batches = _local(log, newest, offset_before(newest, largest_ms[newest]))
+    return _first_of(batches, largest_ms[newest], 0, wait)
 
 
 def _largest_ms(log: LocalLog, segment: LocalSegment) -> int:

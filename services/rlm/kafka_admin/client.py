@@ -21,6 +21,7 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSp
 from kafka.protocol.metadata import MetadataRequest
 
 from services.api.ids import ZERO_UUID, TopicIdPartition
+from services.common.batches import batches
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -32,13 +33,12 @@ from services.rlm.kafka_admin.cluster_view import (
     TopicView,
 )
 from services.rlm.kafka_admin.security import ConnectionOptions, KafkaSecurity, KafkaSecurityError
-from services.workflows.deletion import batches
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 3.0
 
-_GIVEN_UP_AFTER_S = 1.0
+_TIMEOUT_MARGIN_S = 1.0
 """Margin after the library's own timeout of a request."""
 
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -86,7 +86,7 @@ class BrokerConnection:
             Exception: any error of the library.
         """
         answer = self._connection.send_request(request)
-        self._net.poll(timeout_ms=(self._timeout_s + _GIVEN_UP_AFTER_S) * 1000, future=answer)
+        self._net.poll(timeout_ms=(self._timeout_s + _TIMEOUT_MARGIN_S) * 1000, future=answer)
         if not answer.is_done:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s")
         if answer.exception is not None:

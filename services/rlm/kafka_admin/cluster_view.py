@@ -59,6 +59,13 @@ class ClusterView:
     cluster_id: str
     topics: Mapping[str, TopicView | NoTopic]
 
+    def topic(self, topic_id: UUID, name: str) -> TopicView | None:
+        """Return the topic; None if the cluster does not show it, or another one has its name."""
+        answer = self.topics.get(name)
+        if isinstance(answer, TopicView) and answer.topic_id == topic_id:
+            return answer
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class NoPolicy:

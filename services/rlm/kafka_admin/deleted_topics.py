@@ -1,10 +1,8 @@
 """Decide when a topic that was polled, or that RLMM knows, counts as deleted."""
 
 import logging
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 from services.api.ids import uuid_to_text
@@ -14,50 +12,15 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, TopicView
-from services.rlm.kafka_log.checkpoints import META_PROPERTIES
-from services.rlm.kafka_log.partition_dir import (
-    MAX_TEXT_FILE_BYTES,
-    LogDirError,
-    LogFileError,
-    read_side_file,
-)
-
-_CLUSTER_ID = re.compile(r"^cluster\.id[ \t]*=[ \t]*(\S+)\s*$", re.MULTILINE)
-
 
 MAX_RECALLED_TOPICS = 10_000
 """The most topics to recall: twenty requests in one poll. Topics that exist are requested once."""
 
-_log = logging.getLogger(__name__)
-
-
-def read_cluster_id(log_dirs: Sequence[Path]) -> str:
-    """Read cluster.id from the directories' meta.properties; directories without one are skipped.
-
-    Raises:
-        LogDirError: if none has one, or they have several.
-    """
-    ids: dict[str, Path] = {}
-    for log_dir in log_dirs:
-        path = log_dir / META_PROPERTIES
-        try:
-            data = read_side_file(path, MAX_TEXT_FILE_BYTES)
-        except LogFileError:
-            continue
-        found = _CLUSTER_ID.search((data or b"").decode("utf-8", "replace"))
-        if found:
-            ids.setdefault(found[1], path)
-    if len(ids) > 1:
-        names = ", ".join(f"{cluster_id} in {path}" for cluster_id, path in ids.items())
-        raise LogDirError(log_dirs[0], f"log directories of several clusters: {names}")
-    if not ids:
-        raise LogDirError(log_dirs[0] / META_PROPERTIES, "has no cluster.id")
-    return next(iter(ids))
-
-
 MIN_POLLS = 5
 """The least number of answers besides the least time: two answers an hour apart do not count as an
 hour of answers."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,7 +45,7 @@ Watched = Mapping[TopicName, Doubt | None]
 
 def watched_after(
     watched: Watched,
-    here: Collection[TopicName],
+    local: Collection[TopicName],
     view: ClusterView | None,
     registered_cluster_id: str,
     now_s: float,
@@ -90,7 +53,7 @@ def watched_after(
     """List the topics to watch after a poll.
 
     Args:
-        here: the topics whose logs are in the log directories. The broker removes the log of a
+        local: the topics whose logs are in the log directories. The broker removes the log of a
             deleted topic, so these exist, whatever the answer is. Without log directories: the
             topics that the cluster has by this view.
         view: None if the poll failed.
@@ -99,15 +62,15 @@ def watched_after(
     if view is None or view.cluster_id != registered_cluster_id:
         return dict.fromkeys(watched)
     after: dict[TopicName, Doubt | None] = {}
-    for topic in {*watched, *here}:
-        answer = view.topics.get(topic.name, NoTopic.FAILED)
-        if isinstance(answer, TopicView) and answer.topic_id == topic.topic_id:
-            if topic in here:
+    for topic in {*watched, *local}:
+        if view.topic(topic.topic_id, topic.name):
+            if topic in local:
                 after[topic] = None  # Otherwise another broker's RLM watches it.
         elif topic in watched:
+            answer = _answer(topic, view)
             is_gone = answer is NoTopic.UNKNOWN or isinstance(answer, TopicView)
-            doubts = is_gone and topic not in here
-            after[topic] = _once_more(watched[topic], now_s) if doubts else None
+            doubts = is_gone and topic not in local
+            after[topic] = _confirmed_again(watched[topic], now_s) if doubts else None
     return after
 
 
@@ -120,7 +83,7 @@ def confirmed(watched: Watched, confirm_s: float, now_s: float) -> list[TopicNam
     )
 
 
-def _once_more(doubt: Doubt | None, now_s: float) -> Doubt:
+def _confirmed_again(doubt: Doubt | None, now_s: float) -> Doubt:
     return Doubt(now_s, 1) if doubt is None else Doubt(doubt.since_s, doubt.polls + 1)
 
 
@@ -128,7 +91,7 @@ class RecalledTopics:
     """Find topics of a cluster that RLMM knows and the cluster no longer has. Not thread-safe.
 
     Args:
-        most: the most topics to keep in memory and to request.
+        max_topics: to cache and to request.
         every_polls: read the topics again after so many polls; None to read them once.
     """
 
@@ -136,19 +99,19 @@ class RecalledTopics:
         self,
         rlmm: RemoteLogMetadataManager,
         cluster_id: str,
-        most: int = MAX_RECALLED_TOPICS,
+        max_topics: int = MAX_RECALLED_TOPICS,
         every_polls: int | None = None,
     ) -> None:
         self._rlmm = rlmm
         self._cluster_id = cluster_id
-        self._most = most
+        self._max_topics = max_topics
         self._every_polls = every_polls
         self._polls_until_read: int | None = 0
         """None: never again."""
         self._known_since_ms: dict[TopicName, int] = {}
         self._settled: set[TopicName] = set()
         """Topics that were read before and have had their answer."""
-        self._oldest_alive_ms: int | None = None
+        self._oldest_existing_ms: int | None = None
 
     @property
     def names(self) -> set[str]:
@@ -167,9 +130,9 @@ class RecalledTopics:
             }
             self._polls_until_read = self._every_polls
 
-    def alive(self, view: ClusterView) -> set[TopicName]:
+    def existing(self, view: ClusterView) -> set[TopicName]:
         """List the topics without an answer so far that the cluster has by this view."""
-        return {topic for topic in self._known_since_ms if is_there(topic, view)}
+        return {topic for topic in self._known_since_ms if view.topic(topic.topic_id, topic.name)}
 
     def missing(self, view: ClusterView) -> set[TopicName]:
         """List the topics to watch from this view on.
@@ -181,25 +144,25 @@ class RecalledTopics:
             view: of this cluster.
         """
         known = self._known_since_ms
-        alive = self.alive(view)
-        self._settled |= alive
-        for since_ms in [known.pop(topic) for topic in alive]:
-            self._record_alive(since_ms)
-        oldest = self._oldest_alive_ms
+        existing = self.existing(view)
+        self._settled |= existing
+        for since_ms in [known.pop(topic) for topic in existing]:
+            self._record_existing(since_ms)
+        oldest = self._oldest_existing_ms
         found = {t for t, since_ms in known.items() if oldest is not None and since_ms >= oldest}
         self._settled |= found
         for topic in found:
             del known[topic]
         # A topic without an answer may exist, and be older than the rest.
         if not any(_answer(topic, view) is NoTopic.FAILED for topic in known):
-            self._drop_the_rest()
+            self._drop_older()
         return found
 
-    def _record_alive(self, since_ms: int) -> None:
-        oldest = self._oldest_alive_ms
-        self._oldest_alive_ms = since_ms if oldest is None else min(oldest, since_ms)
+    def _record_existing(self, since_ms: int) -> None:
+        oldest = self._oldest_existing_ms
+        self._oldest_existing_ms = since_ms if oldest is None else min(oldest, since_ms)
 
-    def _drop_the_rest(self) -> None:
+    def _drop_older(self) -> None:
         if self._known_since_ms:
             first = min(self._known_since_ms)
             _log.warning(
@@ -223,22 +186,16 @@ class RecalledTopics:
                 continue
             name, since_ms = summary.topic_id_partition, summary.known_since_ms
             topic = TopicName(name.topic_id, name.topic)
-            if topic not in found and len(found) == self._most:
+            if topic not in found and len(found) == self._max_topics:
                 _log.warning(
                     "RLMM knows more than %d topics of cluster %s: deletions of the others are "
-                    "noticed only if this RLM has seen their logs",
-                    self._most,
+                    "noticed only if this RLM has had their logs",
+                    self._max_topics,
                     self._cluster_id,
                 )
                 break
             found[topic] = min(since_ms, found.get(topic, since_ms))
         return found
-
-
-def is_there(topic: TopicName, view: ClusterView) -> bool:
-    """Return whether the cluster has the topic, under its id."""
-    answer = _answer(topic, view)
-    return isinstance(answer, TopicView) and answer.topic_id == topic.topic_id
 
 
 def _answer(topic: TopicName, view: ClusterView) -> TopicView | NoTopic:

@@ -16,10 +16,10 @@ from services.api.partitions import PolledLog
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_batches import MAX_REVISIONS
+from services.common.batches import batches
 from services.rlm.kafka_admin.cluster_view import ClusterAdmin, ClusterUnreachableError, LogOffsets
 from services.rlm.reporting import report_batches
 from services.rlm.tier_state import TierState
-from services.workflows.deletion import batches
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ RENEW_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class Leader:
     """The leader of a partition and its epoch, by the latest view."""
 
     broker_id: int
@@ -36,7 +36,7 @@ class Led:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentLog:
     log: PolledLog
     at_s: float
 
@@ -64,9 +64,9 @@ class PolledLogs:
         self._rsm = rsm
         self._clock = clock
         self._tiers: dict[TopicIdPartition, TierState] = {}
-        self._sent: dict[TopicIdPartition, _Sent] = {}
+        self._sent: dict[TopicIdPartition, _SentLog] = {}
 
-    def report(self, led: dict[TopicIdPartition, Led]) -> list[Exception]:
+    def report(self, led: dict[TopicIdPartition, Leader]) -> list[Exception]:
         """Poll and report these partitions; return the failures, which stop no other partition.
 
         Without RLMM none is reported; without a broker none that it leads; without RSM the lineage
@@ -97,13 +97,13 @@ class PolledLogs:
             for batch in report_batches(due, lambda log: len(log.lineage.entries)):
                 self._rlmm.report_partition_state([], batch)
                 at_s = self._clock()
-                self._sent |= {log.topic_id_partition: _Sent(log, at_s) for log in batch}
+                self._sent |= {log.topic_id_partition: _SentLog(log, at_s) for log in batch}
         except RemoteStorageError as e:
             failures.append(e)
         return failures
 
     def _offsets(
-        self, led: dict[TopicIdPartition, Led], failures: list[Exception]
+        self, led: dict[TopicIdPartition, Leader], failures: list[Exception]
     ) -> dict[TopicIdPartition, LogOffsets]:
         by_leader: dict[int, dict[TopicIdPartition, int]] = defaultdict(dict)
         for name, leader in led.items():

@@ -2,21 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import (
-    MAX_LEADERSHIP_CHANGES,
-    MAX_STOPS,
     LeadershipChange,
-    LeadershipDelta,
-    LifecycleOutcome,
     PartitionRole,
-    PartitionStops,
-    StopPartition,
     StopReason,
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
@@ -25,21 +18,19 @@ from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
     PartitionView,
-    TopicView,
 )
 from services.rlm.kafka_admin.deleted_topics import (
     Doubt,
     RecalledTopics,
     TopicName,
     confirmed,
-    is_there,
     watched_after,
 )
-from services.rlm.kafka_admin.polled_logs import Led, PolledLogs
+from services.rlm.kafka_admin.polled_logs import Leader, PolledLogs
 from services.rlm.kafka_log.log_dir import LogDirectories
-from services.rlm.roles.partition_roles import RoleSink
+from services.rlm.roles.partition_roles import PartitionRoles
+from services.rlm.roles.sources import AppliedRoles
 from services.rlm.scheduler import PassFailedError
-from services.workflows.deletion import batches
 
 Roles = Mapping[TopicIdPartition, LeadershipChange]
 """The last applied change of each partition."""
@@ -66,7 +57,7 @@ class RoleChanges:
 
 
 def role_changes(
-    applied: Roles, here: Iterable[TopicIdPartition], view: ClusterView, broker_id: int
+    applied: Roles, local: Iterable[TopicIdPartition], view: ClusterView, broker_id: int
 ) -> RoleChanges:
     """Compare the applied roles with `view`.
 
@@ -75,10 +66,10 @@ def role_changes(
     deleted.
 
     Args:
-        here: the partitions whose logs are in the log directories.
+        local: the partitions whose logs are in the log directories.
     """
     changes, reassigned = [], []
-    for name in sorted({*applied, *here}):
+    for name in sorted({*applied, *local}):
         found = _partition_of(view, name)
         before = applied.get(name)
         if found is None:
@@ -106,37 +97,35 @@ def led_epochs(applied: Roles, view: ClusterView, broker_id: int) -> dict[TopicI
     return led
 
 
-def led_by_brokers(topics: Iterable[TopicName], view: ClusterView) -> dict[TopicIdPartition, Led]:
+def led_by_brokers(
+    topics: Iterable[TopicName], view: ClusterView
+) -> dict[TopicIdPartition, Leader]:
     """List the partitions of these topics that have a leader by `view`."""
     led = {}
     for topic in topics:
-        found = view.topics.get(topic.name)
-        if not isinstance(found, TopicView) or found.topic_id != topic.topic_id:
-            continue
-        for number, partition in found.partitions.items():
+        found = view.topic(topic.topic_id, topic.name)
+        for number, partition in found.partitions.items() if found is not None else ():
             if partition.leader is not None and partition.leader_epoch is not None:
                 name = TopicIdPartition(topic.topic_id, topic.name, number)
-                led[name] = Led(partition.leader, partition.leader_epoch)
+                led[name] = Leader(partition.leader, partition.leader_epoch)
     return led
 
 
 def _partition_of(view: ClusterView, name: TopicIdPartition) -> PartitionView | None:
-    topic = view.topics.get(name.topic)
-    if not isinstance(topic, TopicView) or topic.topic_id != name.topic_id:
-        return None
-    return topic.partitions.get(name.partition)
+    topic = view.topic(name.topic_id, name.topic)
+    return None if topic is None else topic.partitions.get(name.partition)
 
 
 def _change(
-    name: TopicIdPartition, before: LeadershipChange | None, found: PartitionView, broker_id: int
+    name: TopicIdPartition, before: LeadershipChange | None, view: PartitionView, broker_id: int
 ) -> LeadershipChange | None:
-    if found.leader is None:
+    if view.leader is None:
         return None
-    if found.leader != broker_id:
+    if view.leader != broker_id:
         # A follower acts under no leader epoch; it reads one from the log when needed.
         follower = LeadershipChange(name, None, PartitionRole.FOLLOWER)
         return None if before == follower else follower
-    epoch = found.leader_epoch
+    epoch = view.leader_epoch
     # Without its own epoch, a deposed leader would continue under the next leader's epoch, which
     # it replicates into its log.
     if epoch is None:
@@ -163,12 +152,6 @@ class PolledCluster:
     confirm_s: float
 
 
-class PolledRoles(RoleSink, Protocol):
-    """The part of PartitionRoles that the poller uses."""
-
-    def set_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None: ...
-
-
 class ClusterPoller:
     """Apply the roles that the cluster returns, and mark deleted topics.
 
@@ -185,7 +168,7 @@ class ClusterPoller:
         self,
         cluster: PolledCluster,
         directories: LogDirectories,
-        roles: PolledRoles,
+        roles: PartitionRoles,
         rlmm: RemoteLogMetadataManager,
         clock: Callable[[], float] = time.monotonic,
         polled_logs: PolledLogs | None = None,
@@ -195,7 +178,7 @@ class ClusterPoller:
         self._roles = roles
         self._rlmm = rlmm
         self._clock = clock
-        self._applied: dict[TopicIdPartition, LeadershipChange] = {}
+        self._applied = AppliedRoles(roles)
         self._watched: dict[TopicName, Doubt | None] = {}
         every_polls = RECALL_EVERY_POLLS if directories.are_none else None
         self._recalled = RecalledTopics(rlmm, cluster.registered_id, every_polls=every_polls)
@@ -214,28 +197,25 @@ class ClusterPoller:
         """
         try:
             self._directories.scan()
-            here = frozenset(self._directories.partitions)
-            view = self._view(here)
+            local = frozenset(self._directories.partitions)
+            view = self._view(local)
         except BaseException:
             self._update_watched(None, ())
             self._roles.set_stable_offsets({})
             raise
         if self._directories.are_none:
-            self._update_watched(view, self._alive(view))
+            self._update_watched(view, self._existing(view))
         else:
-            self._update_watched(view, {_topic_of(name) for name in here})
-        refused = [*self._apply(here, view), *self._give_up_deleted()]
-        unread, without_offsets = self._recall(), self._read_stable_offsets(view)
-        if refused:
-            raise PassFailedError(f"{len(refused)} role changes failed; the first: {refused[0]}")
-        if unread is not None:
-            raise PassFailedError(f"cannot list this cluster's topics in RLMM: {unread}")
-        if without_offsets is not None:
-            raise PassFailedError(f"cannot read last stable offsets: {without_offsets}")
-        self._report_logs(view)
+            self._update_watched(view, {_topic_of(name) for name in local})
+        refused = [*self._apply(local, view), *self._stop_deleted()]
+        failures = [f"{len(refused)} role changes failed; the first: {e}" for e in refused[:1]]
+        failures += [*self._recall(), *self._read_stable_offsets(view)]
+        failures += [] if failures else self._report_logs(view)
+        if failures:
+            raise PassFailedError(failures[0])
 
-    def _view(self, here: Collection[TopicIdPartition]) -> ClusterView:
-        names = {name.topic for name in here} | {name.topic for name in self._applied}
+    def _view(self, local: Collection[TopicIdPartition]) -> ClusterView:
+        names = {name.topic for name in local} | {name.topic for name in self._applied.changes}
         names |= {topic.name for topic in self._watched} | self._recalled.names
         registered = self._cluster.registered_id
         try:
@@ -249,79 +229,66 @@ class ClusterPoller:
             )
         return view
 
-    def _read_stable_offsets(self, view: ClusterView) -> ClusterUnreachableError | None:
-        """Read the last stable offsets of led partitions; return the error, if any.
+    def _read_stable_offsets(self, view: ClusterView) -> list[str]:
+        """Read the last stable offsets of led partitions; return the failure, if any.
 
         Without an answer, the log and the broker's checkpoints are the only bounds.
         """
         offsets: Mapping[TopicIdPartition, int] = {}
-        epochs = led_epochs(self._applied, view, self._directories.broker_id)
+        epochs = led_epochs(self._applied.changes, view, self._directories.broker_id)
         try:
             if epochs:
                 offsets = self._cluster.admin.stable_offsets(self._directories.broker_id, epochs)
         except ClusterUnreachableError as e:
-            return e
+            return [f"cannot read last stable offsets: {e}"]
         finally:
             self._roles.set_stable_offsets(offsets)
-        return None
+        return []
 
-    def _report_logs(self, view: ClusterView) -> None:
-        """Report the logs of the watched topics.
-
-        Raises:
-            PassFailedError: if not all were reported.
-        """
+    def _report_logs(self, view: ClusterView) -> list[str]:
+        """Report the logs of the watched topics; return the failure, if any."""
         if self._polled_logs is None:
-            return
-        failures = self._polled_logs.report(led_by_brokers(self._watched, view))
-        if failures:
-            raise PassFailedError(
-                f"{len(failures)} failures while reporting brokers' logs; the first: {failures[0]}"
-            )
+            return []
+        errors = self._polled_logs.report(led_by_brokers(self._watched, view))
+        text = f"{len(errors)} failures while reporting brokers' logs; the first: "
+        return [f"{text}{e}" for e in errors[:1]]
 
-    def _update_watched(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
+    def _update_watched(self, view: ClusterView | None, local: Collection[TopicName]) -> None:
         missing = set() if view is None else self._recalled.missing(view) - self._watched.keys()
         self._known_by_rlmm |= missing
         watched = {**self._watched, **dict.fromkeys(missing)}
         registered = self._cluster.registered_id
-        self._watched = watched_after(watched, here, view, registered, self._clock())
+        self._watched = watched_after(watched, local, view, registered, self._clock())
         self._known_by_rlmm &= self._watched.keys()
 
-    def _alive(self, view: ClusterView) -> set[TopicName]:
+    def _existing(self, view: ClusterView) -> set[TopicName]:
         """List the topics to watch that the cluster has by this view."""
-        watched = {topic for topic in self._watched if is_there(topic, view)}
-        return watched | self._recalled.alive(view)
+        watched = {topic for topic in self._watched if view.topic(topic.topic_id, topic.name)}
+        return watched | self._recalled.existing(view)
 
-    def _recall(self) -> RemoteStorageError | None:
+    def _recall(self) -> list[str]:
         """Read topics for the next poll, after this one's roles: RLMM may be slow to fail."""
         try:
             self._recalled.read()
         except RemoteStorageError as e:
-            return e
-        return None
+            return [f"cannot list this cluster's topics in RLMM: {e}"]
+        return []
 
-    def _apply(self, here: Iterable[TopicIdPartition], view: ClusterView) -> _Refusals:
-        found = role_changes(self._applied, here, view, self._directories.broker_id)
-        refused: _Refusals = []
-        for changes in batches(found.changes, MAX_LEADERSHIP_CHANGES):
-            outcomes = self._roles.apply(LeadershipDelta(changes))
-            for change, outcome in zip(changes, outcomes, strict=True):
-                if outcome is None:
-                    self._applied[change.topic_id_partition] = change
-                else:
-                    refused.append(outcome)
-        return refused + self._stop(found.reassigned, StopReason.REASSIGNED)
+    def _apply(self, local: Iterable[TopicIdPartition], view: ClusterView) -> _Refusals:
+        found = role_changes(self._applied.changes, local, view, self._directories.broker_id)
+        refused = self._applied.apply(found.changes)
+        return refused + self._applied.stop(found.reassigned, StopReason.REASSIGNED)
 
-    def _give_up_deleted(self) -> _Refusals:
+    def _stop_deleted(self) -> _Refusals:
         refused: _Refusals = []
         for topic in confirmed(self._watched, self._cluster.confirm_s, self._clock()):
-            errors = self._give_up(topic)
+            errors = self._stop_topic(topic)
             refused += errors
             if not errors:
                 del self._watched[topic]
         return refused
 
-    def _give_up(self, topic: TopicName) -> _Refusals:
+    def _stop_topic(self, topic: TopicName) -> _Refusals:
         """Mark the topic's partitions in RLMM for deletion, and end the roles of the others."""
         try:
             found = [
@@ -342,9 +309,10 @@ class ClusterPoller:
                 self._cluster.confirm_s,
                 len(known),
             )
-        others = [name for name in self._applied if _topic_of(name) == topic and name not in known]
-        refused = self._stop(known, StopReason.TOPIC_DELETED)
-        return refused + self._stop(others, StopReason.REASSIGNED)
+        applied = self._applied.changes
+        others = [name for name in applied if _topic_of(name) == topic and name not in known]
+        refused = self._applied.stop(known, StopReason.TOPIC_DELETED)
+        return refused + self._applied.stop(others, StopReason.REASSIGNED)
 
     def _is_ours(self, topic: TopicName, clusters: Collection[str | None]) -> bool:
         """Return whether RLMM has the topic as this cluster's.
@@ -365,16 +333,6 @@ class ClusterPoller:
                 ", ".join(others),
             )
         return not others
-
-    def _stop(self, names: Sequence[TopicIdPartition], reason: StopReason) -> _Refusals:
-        outcomes: list[LifecycleOutcome] = []
-        for some in batches(names, MAX_STOPS):
-            stops = tuple(StopPartition(name, None, reason) for name in some)
-            outcomes += self._roles.stop(PartitionStops(stops))
-        for name, outcome in zip(names, outcomes, strict=True):
-            if outcome is None:
-                self._applied.pop(name, None)
-        return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _topic_of(name: TopicIdPartition) -> TopicName:

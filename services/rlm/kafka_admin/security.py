@@ -12,6 +12,7 @@ from services.common.bounded_file import (
     SecretFileError,
     read_bounded,
     read_secret,
+    shown,
 )
 
 
@@ -86,10 +87,10 @@ class KafkaSecurity:
                 f"RLM_KAFKA_SECURITY_PROTOCOL={protocol.value} needs {_names(missing)}"
             )
         unused = [*(() if protocol.has_sasl else sasl), *(() if protocol.has_tls else tls)]
-        given = [name for name in unused if getattr(self, name) is not None]
-        if given:
+        useless = [name for name in unused if getattr(self, name) is not None]
+        if useless:
             raise ValueError(
-                f"{_names(given)}: not used with RLM_KAFKA_SECURITY_PROTOCOL={protocol.value}; "
+                f"{_names(useless)}: not used with RLM_KAFKA_SECURITY_PROTOCOL={protocol.value}; "
                 "set the protocol of the brokers' listener, or remove it"
             )
         of_key = [name for name in tls[2:] if getattr(self, name) is not None]
@@ -162,7 +163,7 @@ def _secret(path: Path, name: str) -> str:
     try:
         return read_secret(path)
     except SecretFileError as e:
-        raise _unusable(name, path, str(e).removeprefix(f"{path}: ")) from None
+        raise KafkaSecurityError(f"{_names([name])}: {e}") from None
 
 
 def _check_readable(path: Path, name: str) -> None:
@@ -174,7 +175,7 @@ def _check_readable(path: Path, name: str) -> None:
 
 
 def _unusable(name: str, path: Path, reason: str) -> KafkaSecurityError:
-    return KafkaSecurityError(f"{_names([name])}: {path}: {reason}")
+    return KafkaSecurityError(f"{_names([name])}: {shown(path)}: {reason}")
 
 
 def _names(fields: list[str]) -> str:

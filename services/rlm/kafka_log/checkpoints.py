@@ -12,9 +12,8 @@ from services.api.remote_log_manager import ProblemKind
 from services.api.validation import INT32_MAX, INT64_MAX
 from services.rlm.kafka_log.partition_dir import (
     MAX_TEXT_FILE_BYTES,
-    Fingerprint,
+    CachedFile,
     LogFileError,
-    fingerprint_of,
     read_side_file,
 )
 
@@ -22,25 +21,36 @@ META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
-_BROKER_ID = re.compile(r"^(?:node|broker)\.id\s*=\s*(\d{1,10})\s*$", re.MULTILINE)
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+_PROPERTY = re.compile(r"^([\w.]+)[ \t]*=[ \t]*(\S+)\s*$", re.MULTILINE)
+_BROKER_ID = re.compile(r"[0-9]{1,10}")
 _METADATA_FIELD = re.compile(r"^(\w+):\s*(\S*)\s*$", re.MULTILINE)
 
 
-def read_broker_id(log_dir: Path) -> int | None:
-    """Read node.id (KRaft) or broker.id from meta.properties; None if the file or line is missing.
+def read_properties(log_dir: Path) -> dict[str, str]:
+    """Read meta.properties; a missing file has no properties.
 
     Raises:
-        LogFileError: UNREADABLE, also if the number is none of a broker.
+        LogFileError: UNREADABLE, LIMIT_EXCEEDED.
     """
-    path = log_dir / META_PROPERTIES
-    data = read_side_file(path, MAX_TEXT_FILE_BYTES)
-    found = _BROKER_ID.search((data or b"").decode("utf-8", "replace"))
-    if found is None:
+    data = read_side_file(log_dir / META_PROPERTIES, MAX_TEXT_FILE_BYTES)
+    return dict(_PROPERTY.findall((data or b"").decode("utf-8", "replace")))
+
+
+def read_broker_id(log_dir: Path) -> int | None:
+    """Read node.id (KRaft) or broker.id from meta.properties; None if it has neither.
+
+    Raises:
+        LogFileError: as read_properties; UNREADABLE also if the number is none of a broker.
+    """
+    properties = read_properties(log_dir)
+    text = properties.get("node.id") or properties.get("broker.id", "")
+    if not _BROKER_ID.fullmatch(text):
         return None
-    if int(found[1]) > INT32_MAX:
-        reason = f"broker id must be 0 to {INT32_MAX}, is {found[1]}"
-        raise LogFileError(ProblemKind.UNREADABLE, path, reason)
-    return int(found[1])
+    if int(text) > INT32_MAX:
+        reason = f"broker id must be 0 to {INT32_MAX}, is {text}"
+        raise LogFileError(ProblemKind.UNREADABLE, log_dir / META_PROPERTIES, reason)
+    return int(text)
 
 
 def read_partition_metadata(directory: Path, topic: str, partition: int) -> TopicIdPartition:
@@ -95,6 +105,12 @@ def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
     return offsets
 
 
+def cleaner_offsets(log_dir: Path) -> CachedFile[dict[tuple[str, int], int] | None]:
+    """Return the file in which the log cleaner keeps how far it has cleaned the compacted logs."""
+    path = log_dir / CLEANER_OFFSETS
+    return CachedFile(path, lambda: read_offset_checkpoint(path))
+
+
 _REFRESH_EVERY_S = 1.0
 
 
@@ -110,11 +126,11 @@ class HighWatermarks:
     """
 
     def __init__(self, log_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = log_dir / HIGH_WATERMARKS
+        self._path = path = log_dir / HIGH_WATERMARKS
+        self._file = CachedFile(path, lambda: read_offset_checkpoint(path))
         self._clock = clock
         self._lock = threading.Lock()
         self._checked_at_s: float | None = None
-        self._read_as: Fingerprint | None = None
         self._offsets: Mapping[tuple[str, int], int] | None = None
         self._failure: LogFileError | None = None
 
@@ -150,14 +166,9 @@ class HighWatermarks:
         return offsets[topic, partition]
 
     def _refresh(self) -> None:
-        fingerprint = fingerprint_of(self._path)
         self._checked_at_s = self._clock()
-        if fingerprint is not None and fingerprint == self._read_as:
-            return
-        self._read_as = self._offsets = self._failure = None
         try:
-            self._offsets = read_offset_checkpoint(self._path)
-            self._read_as = fingerprint
+            self._offsets, self._failure = self._file.value(), None
         except LogFileError as e:
             self._failure = e
 

@@ -12,17 +12,13 @@ from services.records.batches import Batch
 from services.records.index_files import (
     OFFSET_ENTRY,
     TIME_ENTRY,
-    AbortedTxn,
     OffsetIndex,
     check_time_index,
     first_offset_since,
     parse_aborted_txns,
 )
+from services.records.segment_indexes import IndexBuilder, Transactions
 from services.rlm.kafka_log.partition_dir import LocalSegment, read_side_file
-
-INDEX_INTERVAL_BYTES = 4096
-"""Kafka's default of index.interval.bytes; a topic's own value is not on the disk."""
-
 
 _SUFFIXES = {
     SegmentFile.OFFSET: ".index",
@@ -31,48 +27,6 @@ _SUFFIXES = {
 }
 
 _OFFSET_FIELDS = ((SegmentFile.OFFSET, OFFSET_ENTRY, 0), (SegmentFile.TIMESTAMP, TIME_ENTRY, 1))
-
-
-class IndexBuilder:
-    """Build both indexes of a segment from its batches, as a broker does.
-
-    A broker that was restarted in the middle of a segment counts the interval from there, so its
-    file may have other entries; both are correct.
-    """
-
-    def __init__(self, base_offset: int, interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
-        self._base_offset = base_offset
-        self._interval_bytes = interval_bytes
-        self._offsets = bytearray()
-        self._times = bytearray()
-        self._last_indexed_position = 0
-        self._last_timestamp_ms = -1
-        self._max_timestamp_offset = base_offset
-        self.max_timestamp_ms = -1
-
-    def observe(self, batch: Batch) -> None:
-        if batch.max_timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = batch.max_timestamp_ms
-            self._max_timestamp_offset = batch.last_offset
-        if batch.position - self._last_indexed_position > self._interval_bytes:
-            relative = batch.last_offset - self._base_offset
-            self._offsets += OFFSET_ENTRY.pack(relative, batch.position)
-            self._append_time()
-            self._last_indexed_position = batch.position
-
-    def offset_index(self) -> bytes:
-        return bytes(self._offsets)
-
-    def time_index(self) -> bytes:
-        """Return the time index with the final entry of a rolled segment; call it last."""
-        self._append_time()
-        return bytes(self._times)
-
-    def _append_time(self) -> None:
-        if self.max_timestamp_ms > self._last_timestamp_ms:
-            relative = self._max_timestamp_offset - self._base_offset
-            self._times += TIME_ENTRY.pack(self.max_timestamp_ms, relative)
-            self._last_timestamp_ms = self.max_timestamp_ms
 
 
 def largest_timestamp_ms(segment: LocalSegment) -> int | None:
@@ -123,11 +77,10 @@ def offset_before(segment: LocalSegment, time_ms: int) -> int:
 class SegmentIndexes:
     """Compare a segment's index files with its batches, given in order."""
 
-    def __init__(self, segment: LocalSegment) -> None:
+    def __init__(self, segment: LocalSegment, transactions: Transactions) -> None:
         self._segment = segment
         self._on_disk = {f: read_side_file(segment.file(s)) for f, s in _SUFFIXES.items()}
-        self._built = IndexBuilder(segment.base_offset)
-        self._aborted: list[AbortedTxn] = []
+        self._built = IndexBuilder(segment.base_offset, transactions)
         self._offsets = _OffsetIndexCheck(self._on_disk[SegmentFile.OFFSET], segment)
         self._rebuilt: list[Problem] = []
 
@@ -145,16 +98,13 @@ class SegmentIndexes:
                 found += [fields[field] for fields in entry.iter_unpack(data)]
         return self._segment.base_offset + max(found) if max(found) >= 0 else -1
 
-    def observe(self, batch: Batch, aborted: AbortedTxn | None) -> None:
-        """Add the next batch, and the transaction that it aborted."""
+    def observe(self, batch: Batch) -> None:
         self._built.observe(batch)
         self._offsets.observe(batch)
-        if aborted is not None:
-            self._aborted.append(aborted)
 
     def finish(self) -> tuple[dict[SegmentFile, bytes], tuple[Problem, ...]]:
         """Return the index files, and an INDEX_REBUILT for each one that was rebuilt."""
-        transactions = b"".join(entry.to_bytes() for entry in self._aborted)
+        transactions = self._built.transaction_index()
         files = {
             SegmentFile.OFFSET: self._choose(
                 SegmentFile.OFFSET, self._built.offset_index(), lambda _: self._offsets.finish()
@@ -186,7 +136,7 @@ class SegmentIndexes:
 
     def _check_transactions(self, data: bytes) -> None:
         found = parse_aborted_txns(data)
-        if found != self._aborted:
+        if found != self._built.aborted:
             raise ValueError(f"{len(found)} aborted transactions, not those of the segment")
 
 

@@ -5,7 +5,6 @@ import threading
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
@@ -20,11 +19,10 @@ from services.rlm.kafka_log.checkpoints import (
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
-    Fingerprint,
+    CachedFile,
     LocalSegment,
     LogFileError,
     SegmentVanishedError,
-    fingerprint_of,
     is_settled,
     list_segments,
     read_lineage,
@@ -112,18 +110,20 @@ class LocalPartition:
     not belong to this partition (KIP-516).
     """
 
-    def __init__(self, found: PartitionDir) -> None:
-        self.found = found
+    def __init__(self, folder: PartitionDir) -> None:
+        self.folder = folder
         self._lock = threading.Lock()
         self._tail = LogTail()
         self._segments: tuple[LocalSegment, ...] = ()
         self._listed_as: _FolderFingerprint | None = None
-        self._checkpoint = _Checkpoint(found.path)
+        self._checkpoint = CachedFile(
+            folder.path / LEADER_EPOCH_CHECKPOINT, lambda: read_lineage(folder.path)
+        )
         self._log: LocalLog | None = None
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
-        return self.found.topic_id_partition
+        return self.folder.topic_id_partition
 
     @property
     def cached(self) -> LocalLog | None:
@@ -144,14 +144,14 @@ class LocalPartition:
             return replan(self._read, lambda: True, first=False, stale=SegmentVanishedError)
         return None
 
-    def require_there(self) -> None:
+    def require_present(self) -> None:
         """Check that the folder is still the partition's; if so, all earlier reads were of it.
 
         Raises:
             FileNotFoundError: if the folder is missing, or has the log of another topic id.
             LogFileError: UNREADABLE, PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID.
         """
-        path, name = self.found.path, self.topic_id_partition
+        path, name = self.folder.path, self.topic_id_partition
         try:
             found_here = read_partition_metadata(path, name.topic, name.partition)
         except LogFileError as e:
@@ -161,20 +161,20 @@ class LocalPartition:
         if found_here != name:
             raise FileNotFoundError(f"{path}: now a log of topic id {found_here.topic_id}")
 
-    def is_there(self) -> bool:
-        """Return whether require_there succeeds; a folder that cannot be read counts as there."""
+    def is_present(self) -> bool:
+        """Return whether require_present succeeds; it does for a folder that cannot be read."""
         try:
             with suppress(LogFileError):
-                self.require_there()
+                self.require_present()
         except FileNotFoundError:
             return False
         return True
 
-    def _read(self, lists_again: bool) -> LocalLog | None:
-        if lists_again:
+    def _read(self, is_retry: bool) -> LocalLog | None:
+        if is_retry:
             self._listed_as = None
-        folder = self._folder()
-        segments = self._list(folder)
+        fingerprint = self._fingerprint()
+        segments = self._list(fingerprint)
         if not segments:
             return None
         end_before = self._tail.log_end_offset
@@ -184,7 +184,7 @@ class LocalPartition:
         if self._was_cut(segments[-1].base_offset, end_before, lineage):
             self._tail = LogTail()
             self._tail.follow(segments)
-        removed_before, awaited = self.found.log_start_offset or 0, 0
+        removed_before, awaited = self.folder.log_start_offset or 0, 0
         epochs_begin_at = lineage.entries[0].start_offset if lineage.entries else 0
         if epochs_begin_at > max(segments[0].base_offset, removed_before):
             removed_before, is_awaited = self._log_start_now(removed_before)
@@ -193,8 +193,8 @@ class LocalPartition:
         start = min(max(segments[0].base_offset, removed_before), end)
         high_watermark, unknown = self._high_watermark(start, end, len(segments) - 1)
         last_stable_offset = self._tail.last_stable_offset(segments, high_watermark)
-        if self._folder().inode != folder.inode:
-            raise SegmentVanishedError(f"{self.found.path}: replaced during a read")
+        if self._fingerprint().inode != fingerprint.inode:
+            raise SegmentVanishedError(f"{self.folder.path}: replaced during a read")
         log = LocalLog(
             (*segments[:-1], segments[-1].ending_at(self._tail.end_position)),
             lineage,
@@ -211,14 +211,14 @@ class LocalPartition:
             self._log = log
         return self._log
 
-    def _folder(self) -> _FolderFingerprint:
-        with reading(self.found.path):
-            status = os.stat(self.found.path)
+    def _fingerprint(self) -> _FolderFingerprint:
+        with reading(self.folder.path):
+            status = os.stat(self.folder.path)
         return _FolderFingerprint(status.st_ino, status.st_mtime_ns)
 
-    def _list(self, folder: _FolderFingerprint) -> tuple[LocalSegment, ...]:
+    def _list(self, fingerprint: _FolderFingerprint) -> tuple[LocalSegment, ...]:
         """List the segments; in an unchanged folder only the active log is measured."""
-        if folder == self._listed_as and self._segments:
+        if fingerprint == self._listed_as and self._segments:
             active = self._segments[-1]
             path = active.log_path
             with reading_segment(path):
@@ -227,10 +227,10 @@ class LocalPartition:
                 now = LocalSegment(active.directory, active.base_offset, size, None)
                 self._segments = (*self._segments[:-1], now)
             return self._segments
-        settled = is_settled(folder.mtime_ns)
-        self.require_there()
-        self._segments = list_segments(self.found.path)
-        self._listed_as = folder if settled else None
+        settled = is_settled(fingerprint.mtime_ns)
+        self.require_present()
+        self._segments = list_segments(self.folder.path)
+        self._listed_as = fingerprint if settled else None
         return self._segments
 
     def _was_cut(self, base_offset: int, end_before: int, lineage: Lineage) -> bool:
@@ -241,8 +241,8 @@ class LocalPartition:
         """
         if self._log is None or lineage == self._log.lineage:
             return False
-        seen = self._log.lineage.between(base_offset, end_before)
-        return lineage.between(base_offset, end_before) != seen
+        before = self._log.lineage.between(base_offset, end_before)
+        return lineage.between(base_offset, end_before) != before
 
     def _high_watermark(
         self, start: int, end: int, rolled_segments: int
@@ -252,11 +252,11 @@ class LocalPartition:
         Source: UnifiedLog.updateHighWatermark. An unknown one is the log's start
         (Partition.createLog).
         """
-        name = self.found.topic_id_partition
+        name = self.folder.topic_id_partition
         if start == end:
             return end, None
         try:
-            written = self.found.high_watermarks.of(name.topic, name.partition)
+            written = self.folder.high_watermarks.of(name.topic, name.partition)
         except LogFileError as e:
             return start, e.problem(rolled_segments)
         return (end if written is None else min(max(written, start), end)), None
@@ -268,9 +268,9 @@ class LocalPartition:
         (log.flush.start.offset.checkpoint.interval.ms), and the first time half a minute after it
         first started.
         """
-        name, log_dir = self.topic_id_partition, self.found.path.parent
+        name, log_dir = self.topic_id_partition, self.folder.path.parent
         try:
-            cut_ns = os.stat(self.found.path / LEADER_EPOCH_CHECKPOINT).st_mtime_ns
+            cut_ns = os.stat(self.folder.path / LEADER_EPOCH_CHECKPOINT).st_mtime_ns
             # In this order: what is read may be newer than its time.
             written_ns = os.stat(log_dir / LOG_START_OFFSETS).st_mtime_ns
             start = read_log_start_offsets(log_dir).get((name.topic, name.partition), 0)
@@ -282,32 +282,13 @@ class LocalPartition:
 
     def _lineage(self, rolled_segments: int, is_empty: bool) -> tuple[Lineage, Problem | None]:
         try:
-            lineage = self._checkpoint.lineage()
+            lineage = self._checkpoint.value()
             if lineage.entries or is_empty:
                 return lineage, None
-            path = self.found.path / LEADER_EPOCH_CHECKPOINT
+            path = self.folder.path / LEADER_EPOCH_CHECKPOINT
             raise LogFileError(ProblemKind.LEADER_EPOCHS_MISSING, path, "no leader epochs in it")
         except LogFileError as e:
             return Lineage(), e.problem(rolled_segments)
-
-
-class _Checkpoint:
-    """Read the leader epochs of a folder again if their file changed. Not thread-safe."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = directory / LEADER_EPOCH_CHECKPOINT
-        self._read_as: Fingerprint | None = None
-        self._lineage = Lineage()
-
-    def lineage(self) -> Lineage:
-        """Return the lineage, with the errors of read_lineage."""
-        fingerprint = fingerprint_of(self._path)
-        if fingerprint is None or fingerprint != self._read_as:
-            self._read_as = None
-            self._lineage = read_lineage(self._directory)
-            self._read_as = fingerprint
-        return self._lineage
 
 
 def log_end_problem(local: LocalPartition, log: LocalLog, log_start_offset: int) -> Problem | None:
@@ -334,5 +315,5 @@ def log_end_problem(local: LocalPartition, log: LocalLog, log_start_offset: int)
     )
     kind = ProblemKind.LOG_END_BELOW_LOG_START
     return Problem(
-        kind, str(local.found.path), reason, now.segments[0].base_offset, len(now.rolled)
+        kind, str(local.folder.path), reason, now.segments[0].base_offset, len(now.rolled)
     )

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
@@ -27,6 +28,7 @@ from services.rlm.kafka_log.checkpoints import (
     read_broker_id,
     read_log_start_offsets,
     read_partition_metadata,
+    read_properties,
 )
 from services.rlm.kafka_log.partition_dir import (
     Fingerprint,
@@ -48,6 +50,9 @@ LOCK_FILE = ".lock"
 
 _FLOCK = "hhqqi"
 """Linux's struct flock: type, whence, start, length, pid."""
+
+
+T = TypeVar("T")
 
 
 class SkippedFolder(Enum):
@@ -92,7 +97,7 @@ class LogDirs:
         problems: directories that cannot be used while others can, and folders of partitions that
             cannot be copied.
         skipped: partitions' folders that are not copied: how many, by the reason.
-        seen: the fingerprints of each folder in which a partition was found.
+        fingerprints: of each folder in which a partition was found.
         high_watermarks: of each log directory.
     """
 
@@ -100,7 +105,7 @@ class LogDirs:
     partitions: dict[TopicIdPartition, PartitionDir] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     skipped: Counter[SkippedFolder] = field(default_factory=Counter)
-    seen: dict[Path, tuple[_Fingerprints, TopicIdPartition]] = field(default_factory=dict)
+    fingerprints: dict[Path, tuple[_Fingerprints, TopicIdPartition]] = field(default_factory=dict)
     high_watermarks: dict[Path, HighWatermarks] = field(default_factory=dict)
 
 
@@ -134,7 +139,7 @@ def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> 
     for log_dir in usable:
         known = before.high_watermarks.get(log_dir)
         found.high_watermarks[log_dir] = known or HighWatermarks(log_dir)
-        _scan(log_dir, found, before.seen)
+        _scan(log_dir, found, before.fingerprints)
     return found
 
 
@@ -159,54 +164,75 @@ def _check_is_kafkas(log_dir: Path) -> None:
 
 def _check_are_different(log_dirs: Sequence[Path]) -> None:
     """Refuse a directory that is named twice: its partitions would be found in two places."""
-    seen: dict[str, Path] = {}
+    named: dict[str, Path] = {}
     for log_dir in log_dirs:
         real = os.path.realpath(log_dir)
-        if real in seen:
-            raise LogDirError(log_dir, f"is named twice, also as {seen[real]}")
-        seen[real] = log_dir
+        if real in named:
+            raise LogDirError(log_dir, f"is named twice, also as {named[real]}")
+        named[real] = log_dir
 
 
 def _broker_id(log_dirs: Sequence[Path]) -> int:
     ids: dict[int, Path] = {}
     for log_dir in log_dirs:
-        path = log_dir / META_PROPERTIES
         try:
             broker_id = read_broker_id(log_dir)
         except LogFileError as e:
             raise LogDirError(e.path, e.reason) from e
         if broker_id is None:
-            raise LogDirError(path, "has neither node.id nor broker.id")
-        ids.setdefault(broker_id, path)
+            raise LogDirError(log_dir / META_PROPERTIES, "has neither node.id nor broker.id")
+        ids.setdefault(broker_id, log_dir)
+    return _only(ids, "brokers")
+
+
+def read_cluster_id(log_dirs: Sequence[Path]) -> str:
+    """Read cluster.id from the directories' meta.properties; directories without one are skipped.
+
+    Raises:
+        LogDirError: if none has one, or they have several.
+    """
+    ids: dict[str, Path] = {}
+    for log_dir in log_dirs:
+        with suppress(LogFileError):
+            cluster_id = read_properties(log_dir).get("cluster.id")
+            if cluster_id is not None:
+                ids.setdefault(cluster_id, log_dir)
+    if not ids:
+        raise LogDirError(log_dirs[0] / META_PROPERTIES, "has no cluster.id")
+    return _only(ids, "clusters")
+
+
+def _only(ids: Mapping[T, Path], kind: str) -> T:
+    """Return the only id; refuse directories with several ids."""
     if len(ids) > 1:
-        found = ", ".join(f"{broker_id} in {path}" for broker_id, path in ids.items())
-        raise LogDirError(log_dirs[0], f"log directories of several brokers: {found}")
+        found = ", ".join(f"{id} in {log_dir / META_PROPERTIES}" for id, log_dir in ids.items())
+        raise LogDirError(next(iter(ids.values())), f"log directories of several {kind}: {found}")
     return next(iter(ids))
 
 
 def _scan(
     log_dir: Path,
-    found: LogDirs,
+    log_dirs: LogDirs,
     before: Mapping[Path, tuple[_Fingerprints, TopicIdPartition]],
 ) -> None:
     try:
         starts = read_log_start_offsets(log_dir)
     except LogFileError as e:
         starts = {}
-        found.problems.append(e.problem(held_segments=0))
-    high_watermarks = found.high_watermarks[log_dir]
+        log_dirs.problems.append(e.problem(blocked_segments=0))
+    high_watermarks = log_dirs.high_watermarks[log_dir]
     try:
         high_watermarks.refresh()
     except LogFileError as e:
-        found.problems.append(e.problem(held_segments=0))
-    others = {(name.topic, name.partition): p.path for name, p in found.partitions.items()}
-    for path, topic, partition in _partition_folders(log_dir, found.skipped):
-        seen = _folder_fingerprints(path)
-        seen_before, name = before.get(path, (None, None))
+        log_dirs.problems.append(e.problem(blocked_segments=0))
+    others = {(name.topic, name.partition): p.path for name, p in log_dirs.partitions.items()}
+    for path, topic, partition in _partition_folders(log_dir, log_dirs.skipped):
+        fingerprints = _folder_fingerprints(path)
+        known, name = before.get(path, (None, None))
         try:
-            if name is None or seen is None or seen != seen_before:
+            if name is None or fingerprints is None or fingerprints != known:
                 if not (path.is_dir() and _has_log(path)):
-                    found.skipped[SkippedFolder.EMPTY] += 1
+                    log_dirs.skipped[SkippedFolder.EMPTY] += 1
                     continue
                 name = read_partition_metadata(path, topic, partition)
             if (topic, partition) in others:
@@ -214,12 +240,12 @@ def _scan(
                 raise LogFileError(ProblemKind.PARTITION_METADATA_INVALID, path, reason)
         except LogFileError as e:
             if path.exists():
-                found.problems.append(e.problem(_rolled_segments(path)))
+                log_dirs.problems.append(e.problem(_rolled_segments(path)))
         else:
             start = starts.get((topic, partition))
-            found.partitions[name] = PartitionDir(name, path, start, high_watermarks)
-            if seen is not None:
-                found.seen[path] = seen, name
+            log_dirs.partitions[name] = PartitionDir(name, path, start, high_watermarks)
+            if fingerprints is not None:
+                log_dirs.fingerprints[path] = fingerprints, name
 
 
 def _partition_folders(
@@ -271,8 +297,8 @@ def is_held_by_another(log_dir: Path) -> bool:
     except OSError:
         return False
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, request))
     except OSError:
         return False
     finally:
@@ -281,7 +307,7 @@ def is_held_by_another(log_dir: Path) -> bool:
 
 
 class LogDirectories:
-    """Scan the broker's log directories and keep the last result. Thread-safe.
+    """Scan the broker's log directories and cache the last result. Thread-safe.
 
     Raises:
         LogDirError: if none of the directories can be used.
@@ -290,9 +316,9 @@ class LogDirectories:
     def __init__(self, log_dirs: Sequence[Path]) -> None:
         self._log_dirs = tuple(log_dirs)
         self._lock = threading.Lock()
-        self._found = find_partitions(log_dirs) if log_dirs else LogDirs(UNKNOWN_LEADER)
-        self.broker_id = self._found.broker_id
-        self.problems = tuple(self._found.problems)
+        self._scanned = find_partitions(log_dirs) if log_dirs else LogDirs(UNKNOWN_LEADER)
+        self.broker_id = self._scanned.broker_id
+        self.problems = tuple(self._scanned.problems)
         self._problem_log = ProblemLog()
         self._problem_log.log("the log directories", self.problems)
 
@@ -303,26 +329,26 @@ class LogDirectories:
 
     @property
     def partitions(self) -> Collection[TopicIdPartition]:
-        return self._found.partitions
+        return self._scanned.partitions
 
     def folder_of(self, name: TopicIdPartition) -> PartitionDir | None:
-        return self._found.partitions.get(name)
+        return self._scanned.partitions.get(name)
 
     def scan(self) -> None:
         """Scan the directories again, if there are any.
 
         Raises:
-            LogDirError: if none can be used now; the last result is kept.
+            LogDirError: if none can be used now; the last result stays.
         """
         if self.are_none:
             return
         with self._lock:
             try:
-                found = find_partitions(self._log_dirs, self._found)
+                found = find_partitions(self._log_dirs, self._scanned)
             except LogDirError as e:
                 self.problems = (Problem(ProblemKind.UNREADABLE, str(e.path), e.reason),)
                 raise
-            self._found, self.problems = found, tuple(found.problems)
+            self._scanned, self.problems = found, tuple(found.problems)
             self._problem_log.log("the log directories", self.problems)
 
     def scan_for(self, names: Collection[TopicIdPartition]) -> None:

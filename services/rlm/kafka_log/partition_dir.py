@@ -7,10 +7,11 @@ SegmentVanishedError if the broker deleted a segment meanwhile: list the directo
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
@@ -34,6 +35,7 @@ MAX_TEXT_FILE_BYTES = 16 * 1024 * 1024
 
 HEADERS_READ_AHEAD_BYTES = 64 * 1024
 _BLOCK_BYTES = 512
+T = TypeVar("T")
 _LOG = ".log"
 _INDEX = ".index"
 _SNAPSHOT = ".snapshot"
@@ -60,8 +62,8 @@ class LogFileError(Exception):
         self.reason = reason
         self.offset = offset
 
-    def problem(self, held_segments: int) -> Problem:
-        return Problem(self.kind, str(self.path), self.reason, self.offset, held_segments)
+    def problem(self, blocked_segments: int) -> Problem:
+        return Problem(self.kind, str(self.path), self.reason, self.offset, blocked_segments)
 
 
 class SegmentVanishedError(Exception):
@@ -109,6 +111,30 @@ def is_settled(changed_ns: int) -> bool:
     is_coarse = changed_ns % _SECOND_NS == 0
     granularity_ns = _COARSE_GRANULARITY_NS if is_coarse else _GRANULARITY_NS
     return time.time_ns() - changed_ns > granularity_ns
+
+
+class CachedFile(Generic[T]):
+    """Read a file again only if it has changed. Not thread-safe.
+
+    Args:
+        read: reads and parses the file; its errors are not cached.
+    """
+
+    def __init__(self, path: Path, read: Callable[[], T]) -> None:
+        self._path = path
+        self._read = read
+        self._cached: tuple[Fingerprint, T] | None = None
+
+    def value(self) -> T:
+        """Return the parsed contents, with the errors of `read`."""
+        fingerprint = fingerprint_of(self._path)
+        if self._cached is not None and self._cached[0] == fingerprint:
+            return self._cached[1]
+        self._cached = None
+        value = self._read()
+        if fingerprint is not None:
+            self._cached = fingerprint, value
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Find a log's open and aborted transactions, its end and its last stable offset."""
 
 from bisect import bisect_right
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from operator import itemgetter
 
@@ -11,17 +11,13 @@ from services.records.batches import (
     Batch,
     BatchError,
     FileWindow,
-    Marker,
-    control_marker,
     is_blank,
     verified,
     walk_batches,
 )
-from services.records.index_files import (
-    EMPTY_PRODUCER_SNAPSHOT,
-    AbortedTxn,
-    open_transactions,
-)
+from services.records.index_files import EMPTY_PRODUCER_SNAPSHOT, open_transactions
+from services.records.producers import Producers
+from services.records.segment_indexes import Transactions
 from services.rlm.kafka_log.partition_dir import (
     HEADERS_READ_AHEAD_BYTES,
     LocalSegment,
@@ -36,82 +32,50 @@ MAX_HISTORY = 50_000
 """The most changes of the oldest open transaction that are kept above the high watermark."""
 
 
-class Transactions:
-    """Track the open transactions of a log, batch by batch.
+class ProducerReplay:
+    """Make producer snapshots that a broker has lost or never wrote, reading each header once.
 
-    Attributes:
-        open: producer id to the first offset of its open transaction.
-    """
-
-    def __init__(self, open_transactions: Mapping[int, int] | None = None) -> None:
-        self.open = dict(open_transactions or {})
-
-    def observe(self, batch: Batch) -> AbortedTxn | None:
-        """Add the next batch of the log; return the transaction that it aborted, if any."""
-        if batch.producer_id < 0 or not batch.is_transactional:
-            return None
-        if not batch.is_control:
-            self.open.setdefault(batch.producer_id, batch.base_offset)
-            return None
-        marker = control_marker(batch)
-        if marker is None:
-            return None
-        first = self.open.pop(batch.producer_id, None)
-        # A marker of a transaction without data has no entry in the index.
-        if first is None or marker is Marker.COMMIT:
-            return None
-        last = batch.base_offset
-        stable = min(self.open.values(), default=last + 1)
-        return AbortedTxn(batch.producer_id, first, last, stable)
-
-    @property
-    def first_open(self) -> int | None:
-        """Return the first offset of the oldest open transaction; None if none is open."""
-        return min(self.open.values(), default=None)
-
-    def last_stable_offset(self, log_end_offset: int) -> int:
-        """Return the first offset of the oldest open transaction, or else `log_end_offset`."""
-        first = self.first_open
-        return log_end_offset if first is None else first
-
-
-class ProducerIds:
-    """Follow up to which offset a log has no producer id, reading each header once.
-
-    Segments that a broker before Kafka 2.8 wrote have no producer snapshots. Not thread-safe.
+    Segments from before Kafka 2.8 have none. Not thread-safe.
     """
 
     def __init__(self) -> None:
         self._lineage: Lineage | None = None
-        self._none_below = -1
+        self._producers = Producers()
+        self._offset = -1
 
-    def none_below(self, segments: Sequence[LocalSegment], lineage: Lineage, offset: int) -> bool:
-        """Return whether no batch of the log has a producer id below `offset`, where one begins.
+    def snapshot_at(
+        self, segments: Sequence[LocalSegment], lineage: Lineage, offset: int
+    ) -> bytes | None:
+        """Return the snapshot at `offset`, where a segment begins; None if the log is damaged.
 
-        The newest valid producer snapshot counts for what lies below it.
+        Replays from the newest valid snapshot not above it, or else from the log's start, as a
+        broker's recovery does (UnifiedLog.rebuildProducerState).
         """
-        if lineage != self._lineage:  # Another leader may have replaced records.
-            self._lineage, self._none_below = lineage, -1
-        if self._none_below < offset:
-            start, snapshot = _newest_snapshot(segments, offset)
-            if snapshot not in (None, EMPTY_PRODUCER_SNAPSHOT):
-                return False
-            self._none_below = max(self._none_below, start)
+        if lineage != self._lineage or offset < self._offset:
+            # Another leader may have replaced records.
+            self._lineage, self._offset = lineage, -1
+        start, stored = _newest_snapshot(segments, offset)
+        if start > self._offset:
+            self._producers = Producers(stored or EMPTY_PRODUCER_SNAPSHOT)
+            self._offset = start
         for segment in segments:
-            if segment.is_rolled and self._none_below <= segment.end_offset < offset:
-                if not _has_no_producer(segment):
-                    return False
-                self._none_below = segment.end_offset + 1
-        return self._none_below >= offset
+            if segment.is_rolled and self._offset <= segment.end_offset < offset:
+                if not self._replay(segment):
+                    self._offset = -1
+                    return None
+                self._offset = segment.end_offset + 1
+        return self._producers.snapshot() if self._offset >= offset else None
 
-
-def _has_no_producer(segment: LocalSegment) -> bool:
-    """Return whether no batch has a producer id; False if the segment is damaged."""
-    try:
-        with closing(_batches_of(segment)) as batches:
-            return all(batch.producer_id < 0 for batch in batches)
-    except BatchError:
-        return False
+    def _replay(self, segment: LocalSegment) -> bool:
+        """Add the batches of a segment; return False if it is damaged."""
+        try:
+            with closing(_batches_of(segment)) as batches:
+                for batch in batches:
+                    if batch.base_offset >= self._offset:
+                        self._producers.observe(batch)
+        except BatchError:
+            return False
+        return True
 
 
 def _batches_of(segment: LocalSegment) -> Generator[Batch, None, None]:
@@ -173,7 +137,7 @@ class LogTail:
             self._below_segment = None
             self._oldest_open = [*history, (active.base_offset, self._transactions.first_open)]
         if active.file_bytes > self.end_position:
-            self._read_on(active)
+            self._read_batches(active)
 
     def _history_before(self, segments: Sequence[LocalSegment]) -> list[tuple[int, int | None]]:
         """Return the history up to the active segment, if only a roll came between.
@@ -183,10 +147,10 @@ class LogTail:
         if len(segments) < 2 or segments[-2].base_offset != self._base_offset:
             return []
         if segments[-2].file_bytes > self.end_position:
-            self._read_on(segments[-2])
+            self._read_batches(segments[-2])
         return self._oldest_open if self.log_end_offset == segments[-1].base_offset else []
 
-    def _read_on(self, active: LocalSegment) -> None:
+    def _read_batches(self, active: LocalSegment) -> None:
         path = active.log_path
         # An idle partition's preallocated file costs this small read each time.
         with reading_segment(path), FileWindow(path, HEADER_BYTES) as window:

@@ -1,1 +1,1 @@
-"""Delete expired segments from the tier and from the local log."""
+"""Delete expired segments from the tier."""

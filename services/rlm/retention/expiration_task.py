@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 
 from services.api.errors import (
     ConcurrentUpdateError,
@@ -18,10 +17,11 @@ from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageM
 from services.api.retention import RetentionPlan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.common.batches import batches
 from services.common.cancellation import Flag
 from services.common.fair_queue import FairQueue, Slot
 from services.common.retry import replan
-from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
+from services.rlm.cleanup_policies import Policies, is_awaited, is_compacted
 from services.rlm.copy.segment import SegmentCopier, is_attempt_of
 from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
 from services.rlm.partition import NothingDue, Partition
@@ -85,7 +85,7 @@ class Expiration:
     clock: Callable[[], float]
     now_ms: Callable[[], int]
     budget: FairQueue
-    cleanup_policies: CleanupPolicies | None = None
+    cleanup_policies: Policies | None = None
 
 
 class ExpirationTask:
@@ -126,10 +126,10 @@ class ExpirationTask:
         return report
 
     def _pass(self, report: ExpirationReport, pauses_copies: bool) -> None:
-        if self._rests():
-            return
-        self._finish_started(report)
-        topic = self._settings_to_keep()
+        tier = self._partition.tier.cached
+        if not self._partition.tier.is_as_polled or tier.unfinished or tier.deleting_segments:
+            self._finish_started(report)
+        topic = self._owned_settings()
         if topic is None or self._report_if_due(topic, by_cached=True) is None:
             return
         tier = self._partition.tier.cached
@@ -150,23 +150,23 @@ class ExpirationTask:
         if snapshot is None:
             return
         being_copied = self._shared.copier.being_copied
-        plan = snapshot.plan(topic.config, being_copied)
+        plan = snapshot.plan(topic, being_copied)
         uncounted_bytes = snapshot.uncounted_bytes(plan)
         if uncounted_bytes is not None:
             self._partition.retention.uncounted_bytes = uncounted_bytes
         due = tuple(d for d in plan.deletions if d.segment.state is not _DELETING)
         if not due:
-            after_ms = due_after_ms(snapshot, plan, topic.config, being_copied)
+            after_ms = due_after_ms(snapshot, plan, topic, being_copied)
             self._partition.retention.nothing_due = NothingDue(
                 snapshot.revision,
-                topic.revision,
+                topic,
                 until_s=None if after_ms is None else self._shared.clock() + after_ms / 1000,
-                until_bytes=due_at_bytes(plan, topic.config),
+                until_bytes=due_at_bytes(plan, topic),
             )
         elif not self._stopping.is_set():
             # Deleting may take long, and needs only the segments that are due.
             snapshot = replace(snapshot, segments=())
-            room.release(keep=len(due))
+            room.release(all_but=len(due))
             self._delete(snapshot, topic, replace(plan, deletions=due), report)
 
     def _finish_started(self, report: ExpirationReport) -> None:
@@ -182,22 +182,10 @@ class ExpirationTask:
         others = (s for s in begun if not is_attempt_of(shared.broker_id, s))
         self._finish(others, Deleter(shared.broker_id), report)
 
-    def _rests(self) -> bool:
-        """Return whether, by the polled state, no deletion has begun and nothing can be due.
-
-        This calls RLMM only if the cached settings are too old.
-        """
-        tier = self._partition.tier
-        seen = tier.cached
-        if not tier.is_as_polled or seen.unfinished or seen.deleting_segments:
-            return False
-        topic = self._settings_to_keep()
-        return topic is None or self._report_if_due(topic, by_cached=True) is None
-
-    def _settings_to_keep(self) -> StoredTopicConfig | None:
+    def _owned_settings(self) -> StoredTopicConfig | None:
         """Return the topic's settings if this RLM applies its retention.
 
-        The result is None if the topic is unknown, another service owns its retention, or the topic
+        The result is None if the topic is unknown, it has another retention owner, or the topic
         is or may be compacted.
         """
         try:
@@ -242,8 +230,7 @@ class ExpirationTask:
         if report is None or not may_be_due(
             partition.tier.cached,
             report.only_local_bytes,
-            topic.config,
-            topic.revision,
+            topic,
             partition.retention.nothing_due,
             shared.clock(),
         ):
@@ -295,8 +282,8 @@ class ExpirationTask:
         deleter: Deleter,
         report: ExpirationReport,
     ) -> None:
-        shared, waiting = self._shared, iter(marked)
-        while batch := list(islice(waiting, MAX_DELETE_BATCH)):
+        shared = self._shared
+        for batch in batches(marked, MAX_DELETE_BATCH):
             if self._stopping.is_set():
                 return
             self._partition.tier.changed_here()

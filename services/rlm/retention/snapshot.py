@@ -18,14 +18,14 @@ from services.api.retention import (
     young_copies,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.topic_config import UNLIMITED, TopicConfig
+from services.api.topic_config import UNLIMITED, StoredTopicConfig, TopicConfig
 from services.rlm.partition import NothingDue
 from services.rlm.tier import Tier
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
-LOOK_AT_LEASES_MS = 60_000
+LEASE_CHECK_MS = 60_000
 """The interval of checks while a copy is leased or runs here, or an export keeps a segment: the end
 of any of these changes no revision."""
 
@@ -46,13 +46,14 @@ class Snapshot:
     segments: tuple[RemoteLogSegmentMetadata, ...]
     revision: int
 
-    def plan(self, config: TopicConfig, being_copied: Iterable[UUID] = ()) -> RetentionPlan:
+    def plan(self, topic: StoredTopicConfig, being_copied: Iterable[UUID] = ()) -> RetentionPlan:
         """Return the plan of retention, now by the database's clock."""
         young = {segment.remote_log_segment_id.id for segment in self.young_copies()}
         return plan_retention(
             self.segments,
             self.state,
-            config,
+            topic.config,
+            topic.earlier_config,
             being_copied=young.union(being_copied),
             now_ms=self.state.read_at_ms,
         )
@@ -114,21 +115,20 @@ def read_snapshot(
 def may_be_due(
     tier: Tier,
     only_local_bytes: int,
-    config: TopicConfig,
-    config_revision: int,
+    topic: StoredTopicConfig,
     nothing_due: NothingDue | None,
     now_s: float,
 ) -> bool:
     """Return whether retention has to read the partition's segments; True if that is unsure."""
     if tier.segments == 0 and not tier.unfinished:
         return False
-    has_limit = config.retention_ms != UNLIMITED or config.retention_bytes != UNLIMITED
-    if not has_limit and not tier.unfinished and not tier.has_finished_below_log_start:
+    # While a first limit waits, nothing is due by it.
+    has_limits = _has_limit(topic.config) and _has_limit(topic.earlier_config)
+    if not has_limits and not tier.unfinished and not tier.has_finished_below_log_start:
         return False
     if nothing_due is None:
         return True
-    seen = nothing_due.revision, nothing_due.config_revision
-    if seen != (tier.revision, config_revision):
+    if (nothing_due.revision, nothing_due.topic) != (tier.revision, topic):
         return True
     if nothing_due.until_s is not None and now_s >= nothing_due.until_s:
         return True
@@ -136,10 +136,14 @@ def may_be_due(
     return nothing_due.until_bytes is not None and only_local_bytes >= nothing_due.until_bytes
 
 
+def _has_limit(config: TopicConfig) -> bool:
+    return config.retention_ms != UNLIMITED or config.retention_bytes != UNLIMITED
+
+
 def due_after_ms(
     snapshot: Snapshot,
     plan: RetentionPlan,
-    config: TopicConfig,
+    topic: StoredTopicConfig,
     being_copied: Collection[UUID] = (),
 ) -> int | None:
     """Return the milliseconds until time alone may make something due; None if it never does.
@@ -156,27 +160,32 @@ def due_after_ms(
     for segment in snapshot.segments:
         id = segment.remote_log_segment_id.id
         if id not in young and (segment.copy_leased or id in being_copied):
-            moments_ms.append(now_ms + LOOK_AT_LEASES_MS)
+            moments_ms.append(now_ms + LEASE_CHECK_MS)
             break
-    if plan.kept_for is not None:
-        moments_ms.append(now_ms + LOOK_AT_LEASES_MS)
+    if plan.retained_for is not None:
+        moments_ms.append(now_ms + LEASE_CHECK_MS)
     # Segments after it wait until it is deleted, even if they have been due for long.
-    stopped_at = plan.stopped_at
+    stopped_at, config = plan.stopped_at, _stopping(plan, topic)
     if config.retention_ms != UNLIMITED and stopped_at is not None:
         moments_ms.append(newest_ms(stopped_at) + config.retention_ms + 1)
     return min((at_ms - now_ms for at_ms in moments_ms if at_ms > now_ms), default=None)
 
 
-def due_at_bytes(plan: RetentionPlan, config: TopicConfig) -> int | None:
+def due_at_bytes(plan: RetentionPlan, topic: StoredTopicConfig) -> int | None:
     """Return the only-local bytes from which the size rule may delete; None if it never does.
 
     Args:
         plan: by these settings; without deletions to begin.
     """
-    stopped_at = plan.stopped_at
+    stopped_at, config = plan.stopped_at, _stopping(plan, topic)
     if config.retention_bytes == UNLIMITED or stopped_at is None or plan.counted_bytes is None:
         return None
     # The rule deletes at most the excess. If it was not applied, a later report may change that.
     is_applied = not any(note.startswith(SIZE_NOT_APPLIED) for note in plan.notes)
     excess_bytes = max(stopped_at.segment_size_in_bytes, 1) if is_applied else 1
     return config.retention_bytes - plan.counted_bytes + excess_bytes
+
+
+def _stopping(plan: RetentionPlan, topic: StoredTopicConfig) -> TopicConfig:
+    """Return the settings by which the scan of the plan ended."""
+    return topic.earlier_config if plan.waiting else topic.config

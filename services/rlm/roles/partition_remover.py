@@ -1,4 +1,4 @@
-"""Remove partitions that are marked for deletion."""
+"""Remove partitions that are marked for deletion, and objects that brokers' deletions have left."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -9,7 +9,6 @@ from services.api.errors import (
     DeletionRefusedError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
-    RemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
@@ -19,15 +18,18 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.topic_config import RetentionOwner
 from services.rlm.roles.stopping import BatchedDeletion
 from services.rlm.scheduler import Lane, PassFailedError
 from services.workflows.deletion import Deleter, DeletionOutcome
+from services.workflows.kept_segments import delete_kept_segments
 from services.workflows.removal import begin_removal, finish_removal, remove_segments
 
 MAX_REMOVALS = 10_000
 """The most removals that are scheduled at once, to bound memory; the others are found later."""
 
-FIND = "partitions that are marked for deletion"
+FIND_TASK = "partitions that are marked for deletion"
+KEPT_TASK = "kept segments that are due"
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 _STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 _log = logging.getLogger(__name__)
@@ -57,8 +59,12 @@ class RemotePartitionRemover:
         self._grace_ms = grace_ms
         self._lane = lane
         self._scheduled: set[TopicIdPartition] = set()
-        self._to_find: Iterator[PartitionSummary] | None = None
-        lane.schedule(FIND, self.find)
+        self._unscheduled: Iterator[PartitionSummary] | None = None
+        lane.schedule(FIND_TASK, self.find)
+        deletion = BatchedDeletion(
+            lambda: delete_kept_segments(rlmm, rsm, RetentionOwner.RLM, now_ms())
+        )
+        lane.schedule(KEPT_TASK, deletion.delete_batch)
 
     def find(self) -> bool:
         """Schedule due removals while there is room; return True if more may be due.
@@ -66,16 +72,16 @@ class RemotePartitionRemover:
         The next call continues after those that were found, when each of them has run once, so that
         refused removals do not block others.
         """
-        to_find, self._to_find = self._to_find or self._due(), None
+        unscheduled, self._unscheduled = self._unscheduled or self._due(), None
         room = MAX_REMOVALS - len(self._scheduled)
         begun = 0
-        for summary in islice((s for s in to_find if self._is_new(s)), room):
+        for summary in islice((s for s in unscheduled if self._is_new(s)), room):
             name = summary.topic_id_partition
             self._scheduled.add(name)
             self._lane.schedule(name, _Removal(self, summary).run)
             begun += 1
         if begun == room:
-            self._to_find = to_find
+            self._unscheduled = unscheduled
         return begun == room > 0
 
     def _is_new(self, summary: PartitionSummary) -> bool:
@@ -86,17 +92,13 @@ class RemotePartitionRemover:
         name = summary.topic_id_partition
         return next((s for s in self._due(name.topic) if s.topic_id_partition == name), None)
 
-    def over(self, summary: PartitionSummary, why: str) -> None:
-        """End the removal; if segments are left, the next `find` finds the partition."""
-        _log.info("%s: %s", summary.topic_id_partition, why)
-        self._forget(summary)
+    def end(self, summary: PartitionSummary, why: str, *details: object) -> None:
+        """End the removal; if segments are left, the next `find` finds the partition.
 
-    def refused(self, summary: PartitionSummary, error: RemoteStorageError) -> None:
-        """End a removal that was refused, for example by a hold; the next `find` retries."""
-        _log.info("%s: removal was refused; retrying later: %s", summary.topic_id_partition, error)
-        self._forget(summary)
-
-    def _forget(self, summary: PartitionSummary) -> None:
+        Args:
+            why: the text of the log line, with a place for each of the `details`.
+        """
+        _log.info(f"%s: {why}", summary.topic_id_partition, *details)
         self._lane.forget(summary.topic_id_partition)
         self._scheduled.discard(summary.topic_id_partition)
 
@@ -130,25 +132,24 @@ class _Removal:
             # A new mark after an undelete has a grace period of its own.
             now = remover.refresh(summary)
             if now is None:
-                remover.over(summary, f"removal cancelled: {e}")
+                remover.end(summary, "removal cancelled: %s", e)
                 return False
             self._summary = now
             raise PassFailedError(f"{summary.topic_id_partition}: {e}") from e
         except RemoteResourceNotFoundError:
-            remover.over(summary, "another process removed it")
+            remover.end(summary, "another process removed it")
         except (DeletionRefusedError, InvalidStateTransitionError) as e:
-            remover.refused(summary, e)
+            remover.end(summary, "removal was refused; retrying later: %s", e)
         return False
 
     def _step(self) -> bool:
         if self._deletion.delete_batch():
             return True
         remover, name = self._remover, self._summary.topic_id_partition
-        if not finish_removal(remover.rlmm, name, remover.deleter, remover.now_ms()):
-            raise PassFailedError(
-                f"{name}: not removed yet: {self._deletion.failure or 'a copy has finished'}"
-            )
-        remover.over(self._summary, "removed with all of its segments")
+        left = finish_removal(remover.rlmm, remover.rsm, name, remover.deleter, remover.now_ms())
+        if left:
+            raise PassFailedError(f"{name}: not removed yet: {self._deletion.failure or left}")
+        remover.end(self._summary, "removed with all of its segments")
         return False
 
     def _begin(self) -> Iterator[DeletionOutcome]:

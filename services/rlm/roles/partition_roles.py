@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Protocol
 from uuid import UUID
 
 from cachetools import LRUCache
@@ -18,27 +17,24 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
-    MAX_LEADERSHIP_CHANGES,
-    MAX_STOPS,
     LeadershipChange,
     LeadershipDelta,
     LifecycleOutcome,
-    PartitionRole,
     PartitionStops,
     StopPartition,
     StopReason,
 )
+from services.common.quantities import counted
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.partition import Leadership, Partition
 from services.rlm.roles.disabling import Disabling
-from services.rlm.roles.stopping import Left, TierDeletion, outcome_of, run_steps
+from services.rlm.roles.stopping import StepResult, TierDeletion, outcome_of, run_steps
 from services.rlm.tasks import PartitionTasks
-from services.workflows.deletion import batches
 
 _log = logging.getLogger(__name__)
 
 
-_MAX_GIVEN_UP = 10_000
+_MAX_ENDED = 10_000
 _MAX_WITHOUT_ROLE = 10_000
 
 
@@ -54,44 +50,6 @@ class PartitionSource(Enum):
     POLLER = "poller"
 
 
-class RoleSink(Protocol):
-    """The part of PartitionRoles that sources use."""
-
-    def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]: ...
-
-    def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]: ...
-
-
-class StaticSource:
-    """Treat every partition in the log directories as led here, in the epoch of its log."""
-
-    def __init__(self, roles: RoleSink) -> None:
-        _log.info(
-            "tiering every topic in the log directories except internal ones; RLM cannot see there "
-            "which topics are compacted: set remote.storage.enable=false for these"
-        )
-        self._roles = roles
-        self._applied: set[TopicIdPartition] = set()
-
-    def update(self, found: Collection[TopicIdPartition]) -> None:
-        """Begin roles of new partitions and end roles of those that are gone."""
-        now = set(found)
-        gone = [StopPartition(name, None, StopReason.REASSIGNED) for name in self._applied - now]
-        for stops in batches(gone, MAX_STOPS):
-            self._roles.stop(PartitionStops(stops))
-        self._applied &= now
-        role = PartitionRole.LEADER
-        come = [LeadershipChange(name, None, role) for name in found if name not in self._applied]
-        for changes in batches(come, MAX_LEADERSHIP_CHANGES):
-            outcomes = self._roles.apply(LeadershipDelta(changes))
-            # A partition that is being disabled takes no role; the next scan retries.
-            self._applied |= {
-                change.topic_id_partition
-                for change, outcome in zip(changes, outcomes, strict=True)
-                if outcome is None
-            }
-
-
 class PartitionRoles:
     """Keep the roles of partitions: those this broker leads or follows. Thread-safe.
 
@@ -100,7 +58,7 @@ class PartitionRoles:
 
     Args:
         directories: have the folders of the partitions' logs.
-        made: makes a partition that is new here.
+        new_partition: makes a partition that is new here.
         max_partitions: beyond it, a new partition needs a folder here.
     """
 
@@ -109,14 +67,14 @@ class PartitionRoles:
         tasks: PartitionTasks,
         tier_deletion: TierDeletion,
         directories: LogDirectories,
-        made: Callable[[TopicIdPartition], Partition],
+        new_partition: Callable[[TopicIdPartition], Partition],
         max_partitions: int,
     ) -> None:
         self._tasks = tasks
         self._tier_deletion = tier_deletion
         self._directories = directories
         self._folder_of = directories.folder_of
-        self._made = made
+        self._new_partition = new_partition
         self._max_partitions = max_partitions
         self._lock = threading.Lock()
         self._partitions: dict[TopicIdPartition, Partition] = {}
@@ -125,7 +83,7 @@ class PartitionRoles:
         self._without_role: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_WITHOUT_ROLE)
         self._being_disabled: set[TopicIdPartition] = set()
         # The epochs of roles that ended: late changes with lower epochs are refused.
-        self._given_up: LRUCache[TopicIdPartition, int | None] = LRUCache(_MAX_GIVEN_UP)
+        self._ended_epochs: LRUCache[TopicIdPartition, int | None] = LRUCache(_MAX_ENDED)
 
     def partition(self, name: TopicIdPartition) -> Partition:
         """Return the partition, even if it has no role here."""
@@ -135,7 +93,7 @@ class PartitionRoles:
                 return known
             partition = self._without_role.get(name)
             if partition is None:
-                partition = self._without_role[name] = self._made(name)
+                partition = self._without_role[name] = self._new_partition(name)
             partition.role.log_is_not_served = self._folder_of(name) is not None
             return partition
 
@@ -163,7 +121,7 @@ class PartitionRoles:
             ]
 
     def update_folders(self) -> None:
-        """Update the folders after a scan: a log may have come, moved or gone."""
+        """Update the folders after a scan: a log may be new, moved or gone."""
         with self._lock:
             for name, partition in self._partitions.items():
                 partition.move_to(self._folder_of(name))
@@ -182,7 +140,7 @@ class PartitionRoles:
     def _begin_proven(self, names: Iterable[TopicIdPartition]) -> None:
         for name in list(names):
             self._unproven.discard(name)
-            self._begin_again(name)
+            self._ensure_tasks(name)
 
     def _drop_false(self, true_names: Mapping[UUID, str]) -> None:
         """Forget unproven partitions whose topic id has another name."""
@@ -193,8 +151,8 @@ class PartitionRoles:
             del self._partitions[name]
         if false:
             _log.warning(
-                "dropped the roles of %d partitions, sent under false topic names; one is %s",
-                len(false),
+                "dropped the roles of %s, sent under false topic names; one is %s",
+                counted(len(false), "partition"),
                 false[0],
             )
 
@@ -261,26 +219,26 @@ class PartitionRoles:
         finally:
             with self._lock:
                 for name in names:
-                    self._begin_again(name)
+                    self._ensure_tasks(name)
 
     def _in_steps(
-        self, a_name: TopicIdPartition, begin: Callable[[set[TopicIdPartition]], list[Left]]
+        self, a_name: TopicIdPartition, begin: Callable[[set[TopicIdPartition]], list[StepResult]]
     ) -> list[LifecycleOutcome]:
         """Do all steps of a stop.
 
         Args:
-            begin: returns the first steps; adds to its argument the partitions that take no role
+            begin: returns the first steps; adds to its argument the partitions that get no role
                 before the last step.
         """
         disabled: set[TopicIdPartition] = set()
         try:
             with self._lock:
-                left = begin(disabled)
+                results = begin(disabled)
             # Two steps: all tasks are ended before the first wait for one.
             is_ready = partial(self._tier_deletion.rlmm.is_ready, a_name)
             for _ in range(2):
-                left = run_steps(left, is_ready)
-            return [outcome_of(each) for each in left]
+                results = run_steps(results, is_ready)
+            return [outcome_of(each) for each in results]
         finally:
             with self._lock:
                 self._being_disabled -= disabled
@@ -308,20 +266,18 @@ class PartitionRoles:
                     "broker has created the log"
                 )
             self._unproven.add(name)
-        partition = known or self._made(name)
+        partition = known or self._new_partition(name)
         partition.move_to(folder)
         partition.begin_role(leadership)
         self._partitions[name] = partition
-        self._given_up.pop(name, None)
+        self._ended_epochs.pop(name, None)
         if folder is not None:
             self._unproven.discard(name)
-        self._begin_again(name)
+        self._ensure_tasks(name)
         return None
 
     def _stale(self, name: TopicIdPartition, epoch: int | None) -> FencedLeaderEpochError | None:
-        known = self._partitions.get(name)
-        leadership = None if known is None else known.role.leadership
-        latest = self._given_up.get(name) if leadership is None else leadership.leader_epoch
+        latest = self._latest_epoch(name)
         if epoch is None or latest is None or epoch >= latest:
             return None
         return FencedLeaderEpochError(
@@ -329,7 +285,13 @@ class PartitionRoles:
             "nothing was changed"
         )
 
-    def _begin_stop(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
+    def _latest_epoch(self, name: TopicIdPartition) -> int | None:
+        """Return the leader epoch of the partition's role here, or of its last one."""
+        known = self._partitions.get(name)
+        leadership = None if known is None else known.role.leadership
+        return self._ended_epochs.get(name) if leadership is None else leadership.leader_epoch
+
+    def _begin_stop(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> StepResult:
         """Return the first step of a stop; add to `disabled` if no role may begin meanwhile."""
         name = stop.topic_id_partition
         stale = self._stale(name, stop.leader_epoch)
@@ -338,24 +300,26 @@ class PartitionRoles:
         if stop.reason is StopReason.TIERING_DISABLED:
             return self._begin_disabling(stop, disabled)
         deleted = stop.reason is StopReason.TOPIC_DELETED
-        self._give_up(stop, abandon_copy=deleted)
+        self._end_role(stop, abandon_copy=deleted)
         if not deleted:
             return None
         return partial(self._tier_deletion.mark_partition, name, stop.leader_epoch)
 
-    def _begin_disabling(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
+    def _begin_disabling(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> StepResult:
         name = stop.topic_id_partition
         if name in self._being_disabled:
             return ConcurrentUpdateError(f"{name}: another call is disabling it; retry")
         known = self._partitions.get(name)
         if known is not None and known.role.is_leader:
             return self._disabling(known, stop, disabled)
-        if known is None and name not in self._given_up:
-            return partial(self._finish_what_is_marked, name)
-        self._give_up(stop, abandon_copy=True)
+        if known is None and name not in self._ended_epochs:
+            return partial(self._finish_marked, name)
+        self._end_role(stop, abandon_copy=True)
         return None
 
-    def _begin_by_settings(self, name: TopicIdPartition, disabled: set[TopicIdPartition]) -> Left:
+    def _begin_by_settings(
+        self, name: TopicIdPartition, disabled: set[TopicIdPartition]
+    ) -> StepResult:
         known = self._partitions.get(name)
         if known is None or not known.role.is_leader or name in self._being_disabled:
             return None  # Its role or another call has changed that.
@@ -363,32 +327,30 @@ class PartitionRoles:
 
     def _disabling(
         self, partition: Partition, stop: StopPartition | None, disabled: set[TopicIdPartition]
-    ) -> Left:
+    ) -> StepResult:
         """Return the first step of disabling; without `stop`, the role stays."""
         name = partition.topic_id_partition
         disabled.add(name)
         self._being_disabled.add(name)
-        give_up = None if stop is None else partial(self._give_up, stop, abandon_copy=True)
-        return Disabling(partition, self._tasks, self._tier_deletion, self._lock, give_up).begin
+        end_role = None if stop is None else partial(self._end_role, stop, abandon_copy=True)
+        return Disabling(partition, self._tasks, self._tier_deletion, self._lock, end_role).begin
 
-    def _begin_again(self, name: TopicIdPartition) -> None:
+    def _ensure_tasks(self, name: TopicIdPartition) -> None:
         partition = self._partitions.get(name)
         if partition is None or name in self._unproven or self._tasks.has(name):
             return
         self._tasks.begin(partition)
 
-    def _finish_what_is_marked(self, name: TopicIdPartition) -> None:
-        self._tier_deletion.require_nothing_left(name)
+    def _finish_marked(self, name: TopicIdPartition) -> None:
+        self._tier_deletion.require_no_segments(name)
         self._tasks.run_until_done(name, self._tier_deletion.finishing(name))
 
-    def _give_up(self, stop: StopPartition, *, abandon_copy: bool) -> None:
+    def _end_role(self, stop: StopPartition, *, abandon_copy: bool) -> None:
         name = stop.topic_id_partition
-        known = self._partitions.pop(name, None)
+        epochs = [e for e in (self._latest_epoch(name), stop.leader_epoch) if e is not None]
+        self._ended_epochs[name] = max(epochs, default=None)
+        self._partitions.pop(name, None)
         self._unproven.discard(name)
-        leadership = None if known is None else known.role.leadership
-        latest = self._given_up.get(name) if leadership is None else leadership.leader_epoch
-        epochs = [epoch for epoch in (latest, stop.leader_epoch) if epoch is not None]
-        self._given_up[name] = max(epochs, default=None)
         self._tasks.end(name, abandon_copy=abandon_copy)
 
 

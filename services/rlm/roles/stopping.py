@@ -16,6 +16,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from services.api.holds import Hold, Mark, keeping_hold
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import LifecycleOutcome
@@ -27,7 +28,8 @@ from services.api.remote_log_metadata_manager import (
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
 from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentState
-from services.api.topic_config import RetentionOwner, StoredTopicConfig, kept_because
+from services.api.topic_config import RetentionOwner, StoredTopicConfig, reason_to_retain
+from services.common.batches import batches
 from services.common.retry import replan
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
@@ -55,7 +57,7 @@ _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _REASON = DeletionReason.TIERING_DISABLED
 
 
-Left = RemoteStorageError | Callable[[], "Left"] | None
+StepResult = RemoteStorageError | Callable[[], "StepResult"] | None
 """The next step of a stop, or its outcome."""
 
 
@@ -88,41 +90,40 @@ class BatchedDeletion:
         if self._outcomes is None:
             self._outcomes, self.failure = self._begin(), ""
         outcomes, self._outcomes = self._outcomes, None
-        taken = list(islice(outcomes, self._size))
-        failed = [o for o in taken if o.error is not None]
+        batch = list(islice(outcomes, self._size))
+        failed = [o for o in batch if o.error is not None]
         first = next((f"{o.segment.remote_log_segment_id}: {o.error}" for o in failed), "")
         self.failure = self.failure or first
-        if failed and len(failed) == len(taken):
+        if failed and len(failed) == len(batch):
             is_refused = all(isinstance(o.error, DeletionRefusedError) for o in failed)
             raise DeletionRefusedError(first) if is_refused else PassFailedError(first)
-        if len(taken) < self._size:
+        if len(batch) < self._size:
             return False
         self._outcomes = outcomes
         return True
 
 
-def run_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[Left]:
+def run_steps(stops: Sequence[StepResult], is_rlmm_ready: Callable[[], bool]) -> list[StepResult]:
     """Do the next step of each stop that has one, in any order.
 
-    After RLMM was found down, it is not called again, because each call would wait for its whole
-    deadline.
+    Once RLMM is down, it is not called again, because each call would wait for its whole deadline.
 
     Args:
         is_rlmm_ready: raises RemoteStorageError or returns False while RLMM is down.
     """
-    away: RetriableRemoteStorageError | None = None
+    unreachable: RetriableRemoteStorageError | None = None
 
-    def run(step: Left) -> Left:
-        nonlocal away
+    def run(step: StepResult) -> StepResult:
+        nonlocal unreachable
         if not callable(step):
             return step
-        if away is not None:
-            return away
-        left = _result_of(step)
+        if unreachable is not None:
+            return unreachable
+        result = _result_of(step)
         # The failure may concern only this partition; other threads continue meanwhile.
-        if isinstance(left, RetriableRemoteStorageError) and not is_reachable():
-            away = left
-        return left
+        if isinstance(result, RetriableRemoteStorageError) and not is_reachable():
+            unreachable = result
+        return result
 
     def is_reachable() -> bool:
         try:
@@ -136,12 +137,12 @@ def run_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[
         return list(pool.map(lambda step: context.copy().run(run, step), stops))
 
 
-def outcome_of(left: Left) -> LifecycleOutcome:
-    assert not callable(left), "no stop has a third step"
-    return left
+def outcome_of(result: StepResult) -> LifecycleOutcome:
+    assert not callable(result), "no stop has a third step"
+    return result
 
 
-def _result_of(step: Callable[[], Left]) -> Left:
+def _result_of(step: Callable[[], StepResult]) -> StepResult:
     try:
         return step()
     except RemoteStorageError as e:
@@ -151,6 +152,15 @@ def _result_of(step: Callable[[], Left]) -> Left:
     except Exception as e:  # noqa: BLE001 - a boundary: no partition stops another
         _log.exception("stopping a partition failed")
         return RemoteStorageError(f"{type(e).__name__}; see the log of RLM")
+
+
+def removal_hold(rlmm: RemoteLogMetadataManager, name: TopicIdPartition) -> Hold | None:
+    """Return a hold of the partition that lets none of its removal begin.
+
+    Raises:
+        RemoteResourceNotFoundError: the partition is not known.
+    """
+    return keeping_hold(rlmm.partition_state(name).value.holds, Mark.PARTITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +188,17 @@ class TierDeletion:
         why = MutationContext(reason="topic deleted", broker_leader_epoch=leader_epoch)
         self.rlmm.put_remote_partition_delete_metadata(event, why)
 
-    def require_nothing_left(self, name: TopicIdPartition) -> None:
+    def require_no_segments(self, name: TopicIdPartition) -> None:
         """Raise if the tier has segments of the partition that are not marked for deletion.
 
         Raises:
             InvalidStateTransitionError: if it has some.
         """
         try:
-            left = next(all_segments(self.rlmm, name, states=_COPIES), None)
+            segment = next(all_segments(self.rlmm, name, states=_COPIES), None)
         except RemoteResourceNotFoundError:
             return
-        if left is not None:
+        if segment is not None:
             raise InvalidStateTransitionError(
                 f"{name}: this broker does not lead the partition, which has segments in the tier; "
                 "send the stop to its leader, which deletes them"
@@ -203,8 +213,8 @@ class TierDeletion:
             by_settings: the settings must disable tiering, because no call has.
 
         Raises:
-            DeletionRefusedError: if the settings do not allow it.
-            RemoteResourceNotFoundError: if RLMM does not know the topic: there is nothing to
+            DeletionRefusedError: if the settings do not allow it, or a hold keeps some of it.
+            RemoteResourceNotFoundError: if RLMM does not know the partition: there is nothing to
                 delete.
         """
         stored = self.rlmm.topic_config(name.topic_id)
@@ -212,9 +222,12 @@ class TierDeletion:
             raise DeletionRefusedError(
                 f"topic {name.topic}: remote.storage.enable is no longer false"
             )
-        reason = kept_because(stored.config)
+        reason = reason_to_retain(stored)
         if reason:
             raise DeletionRefusedError(f"topic {name.topic}: {reason}")
+        hold = removal_hold(self.rlmm, name)
+        if hold is not None:
+            raise DeletionRefusedError(f"{name}: the tier keeps its data: {hold}")
         return stored
 
     def mark_segments(self, partition: Partition, topic: StoredTopicConfig) -> None:
@@ -235,9 +248,8 @@ class TierDeletion:
         begin_deletion(
             self.rlmm, name, [], log_start_offset, expected, deleter, now_ms, _REASON.value
         )
-        segments = all_segments(self.rlmm, name, states=_COPIES)
         refusal = None
-        while batch := list(islice(segments, MAX_UPDATE_BATCH)):
+        for batch in batches(all_segments(self.rlmm, name, states=_COPIES), MAX_UPDATE_BATCH):
             deletions = [Deletion(segment, _REASON, "") for segment in batch]
             begun = begin_deletion(self.rlmm, name, deletions, None, expected, deleter, now_ms)
             errors = (outcome.error for outcome in begun if outcome.error is not None)
@@ -285,12 +297,12 @@ class TierDeletion:
                 "the start of what remains is unknown; send the stop to the broker with the log"
             )
         self.reporter.report(partition, report)
-        # RLMM requires an owner; remote.log.delete.on.disable applies to any owner of retention.
+        # RLMM requires a retention owner; remote.log.delete.on.disable applies to any.
         owner = topic.config.retention_owner or RetentionOwner.RLM
         deleter = Deleter(self.broker_id, owner, broker_leader_epoch=report.leader_epoch)
         return deleter, log.log_start_offset
 
     def _finish(self, name: TopicIdPartition) -> Iterator[DeletionOutcome]:
         marked, deleter = all_segments(self.rlmm, name, states=[_DELETING]), Deleter(self.broker_id)
-        while batch := list(islice(marked, MAX_DELETE_BATCH)):
+        for batch in batches(marked, MAX_DELETE_BATCH):
             yield from finish_deletion(self.rlmm, self.rsm, batch, deleter, self.now_ms())

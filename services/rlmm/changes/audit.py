@@ -6,11 +6,21 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from services.api.calls import Call, MutationContext
+from services.api.ids import ZERO_UUID
 from services.api.partitions import EventPage, EventQuery, PartitionEvent
+from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.database import limits
-from services.rlmm.database.db import PARTITIONS, JsonRow, PartitionKey, partition_row
-from services.rlmm.database.limits import Position, check_text, fitting
-from services.rlmm.database.rows import AnyRow, ms_of
+from services.rlmm.database.db import (
+    PARTITIONS,
+    JsonRow,
+    PartitionKey,
+    execute,
+    key_of,
+    key_values,
+    partition_row,
+)
+from services.rlmm.database.limits import Page, Query, check_text
+from services.rlmm.database.rows import AnyRow, event_key, ms_of
 from services.rlmm.guards import check_topic_name, unknown_partition
 
 NO_BROKER = -1
@@ -34,8 +44,6 @@ COUNT_REPEATS = """
 MAX_EXAMINED = 20_000
 """The most events that one page reads to select those of one segment or sweep."""
 MAX_NUMBERS_BYTES = 256
-_NO_SEGMENT = UUID(int=0)
-"""Completes a position: here it is a revision, but page tokens also have an id."""
 _TEXTS = (
     "kind",
     "from_state",
@@ -85,6 +93,19 @@ class Event:
     key: str | None = None
 
 
+def addition_event(metadata: RemoteLogSegmentMetadata, broker_leader_epoch: int | None) -> Event:
+    """Return the event of a new segment, in any state."""
+    return Event(
+        "SEGMENT",
+        None,
+        metadata.state.value,
+        metadata.broker_id,
+        broker_leader_epoch,
+        metadata.remote_log_segment_id.id,
+        event_key(metadata),
+    )
+
+
 def event_row(
     key: PartitionKey, revision: int, event: Event, context: MutationContext, call: Call
 ) -> JsonRow:
@@ -108,42 +129,37 @@ def event_row(
     }
 
 
-def check_query(query: EventQuery) -> None:
-    """Raise InvalidRequestError if the query has a text that the database cannot store."""
+def fingerprint(query: EventQuery) -> Query:
     check_text(query.plan_id, "plan_id")
-
-
-def fingerprint(query: EventQuery) -> tuple[object, ...]:
-    """Return the value to which page tokens are bound: equal for equal queries."""
     segment_id = None if query.segment_id is None else str(query.segment_id)
     tp = str(query.topic_id_partition)
     return ("events", tp, query.after_revision, segment_id, query.plan_id)
 
 
-def list_events(
-    connection: Connection, query: EventQuery, *, limit: int, after: Position | None
-) -> EventPage:
+def list_events(connection: Connection, query: EventQuery, page: Page) -> EventPage:
     """Read one page of events; see RemoteLogMetadataManager.list_events."""
     tp = query.topic_id_partition
     values = {
-        "topic_id": tp.topic_id,
-        "partition": tp.partition,
-        "after": query.after_revision if after is None else after[0],
+        **key_values(key_of(tp)),
+        "after": query.after_revision if page.after is None else page.after[0],
         "segment_id": query.segment_id,
         "plan_id": query.plan_id or None,
         "filters": query.segment_id is not None or query.plan_id != "",
-        "limit": limit + 1,
+        "limit": page.limit + 1,
     }
-    rows = connection.exec_driver_sql(EVENTS, values).all()
+    rows = execute(connection, EVENTS, values).fetchall()
     if not rows:
         raise unknown_partition(tp)
     check_topic_name(tp, rows[0].topic)
-    found = [row for row in rows if row.revision is not None]
-    count = fitting(_size_bytes(row) for row in found[:limit])
-    last = found[count - 1].revision if count < len(found) else rows[0].last_revision
-    token = "" if last is None else limits.encode(fingerprint(query), (last, _NO_SEGMENT))
-    events = tuple(_event(row) for row in found[:count])
-    return EventPage(events, token, rows[0].partition_revision)
+    events, token = page.cut(
+        [row for row in rows if row.revision is not None],
+        _size_bytes,
+        lambda row: (row.revision, ZERO_UUID),
+    )
+    examined = rows[0].last_revision
+    if not token and examined is not None:
+        token = limits.encode(page.query, (examined, ZERO_UUID))
+    return EventPage(tuple(map(_event, events)), token, rows[0].partition_revision)
 
 
 def _size_bytes(row: AnyRow) -> int:

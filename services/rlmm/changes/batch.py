@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import Call, MutationContext, MutationOutcome, current_call
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
@@ -75,21 +75,25 @@ MOVE = """
         event_timestamp_ms = moved.event_timestamp_ms,
         state_revision = moved.revision,
         custom_metadata = coalesce(decode(moved.custom_metadata, 'hex'), s.custom_metadata),
-        plan_id = CASE WHEN moved.state = 'DELETE_SEGMENT_STARTED'
-            THEN moved.plan_id ELSE s.plan_id END,
-        finished_revision = CASE WHEN moved.state = 'COPY_SEGMENT_FINISHED'
+        plan_id = CASE WHEN starts_with(moved.state, 'DELETE')
+            THEN coalesce(moved.plan_id, s.plan_id) ELSE s.plan_id END,
+        finished_revision = CASE
+            WHEN moved.state = 'COPY_SEGMENT_FINISHED' AND s.state <> moved.state
             THEN moved.revision ELSE s.finished_revision END,
+        kept_until = timestamptz 'epoch' + moved.kept_until_ms * interval '1 millisecond',
         changed_at = clock_timestamp()
     FROM (
         SELECT moved.*, found.segment_ctid
         FROM json_to_recordset(%(rows)s) AS moved (
             topic_id uuid, partition int, segment_id uuid, state text, broker_id int,
             event_timestamp_ms bigint, revision bigint, custom_metadata text, plan_id text,
-            from_state text)
+            kept_until_ms bigint, from_state text, from_custom_metadata text)
         CROSS JOIN LATERAL (
             SELECT ctid AS segment_ctid FROM segments
             WHERE topic_id = moved.topic_id AND partition = moved.partition
                 AND segment_id = moved.segment_id AND state = moved.from_state
+                AND (moved.from_custom_metadata IS NULL
+                    OR custom_metadata = decode(moved.from_custom_metadata, 'hex'))
             LIMIT 1
         ) AS found
     ) AS moved
@@ -137,18 +141,23 @@ SegmentKey: TypeAlias = tuple[PartitionKey, UUID]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The move of a segment to its next state.
+    """The move of a segment to its next state, or to other bytes in the same state.
 
     Attributes:
         from_state: the state that was checked.
         revision: the partition's revision after the move.
-        plan_id: the plan of the sweep that marks the segment.
+        plan_id: the plan of the sweep that marks or has deleted the segment; the segment keeps the
+            plan that marked it if the move has none.
+        from_custom_metadata: what was checked; None if the move does not depend on it.
+        kept_until_ms: until when its objects stay after the move.
     """
 
     update: RemoteLogSegmentMetadataUpdate
     from_state: str
     revision: int
     plan_id: str | None
+    from_custom_metadata: bytes | None = None
+    kept_until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +175,17 @@ class Addition:
 
 
 def stored_segments(
-    session: Session, segment_ids: Iterable[RemoteLogSegmentId]
+    connection: Connection, segment_ids: Iterable[RemoteLogSegmentId]
 ) -> dict[SegmentKey, AnyRow]:
     """Read all columns of the existing ones of the segments, and copy_leased."""
-    return by_segment(ask_for_segments(session, segment_ids))
+    return by_segment(query_segments(connection, segment_ids))
 
 
-def ask_for_segments(
-    session: Session, segment_ids: Iterable[RemoteLogSegmentId]
+def query_segments(
+    connection: Connection, segment_ids: Iterable[RemoteLogSegmentId]
 ) -> Iterable[AnyRow]:
     """Send the query of stored_segments; in a pipeline its rows may be read later."""
-    return run(session.connection(), STORED, [segment_row(id) for id in segment_ids])
+    return run(connection, STORED, [segment_row(id) for id in segment_ids])
 
 
 def by_segment(rows: Iterable[AnyRow]) -> dict[SegmentKey, AnyRow]:
@@ -187,7 +196,7 @@ def segment_key(segment_id: RemoteLogSegmentId) -> SegmentKey:
     return key_of(segment_id.topic_id_partition), segment_id.id
 
 
-def move_segments(session: Session, moves: Sequence[Move]) -> Callable[[], None]:
+def move_segments(connection: Connection, moves: Sequence[Move]) -> Callable[[], None]:
     """Write the moves into the table of segments.
 
     Returns:
@@ -202,11 +211,13 @@ def move_segments(session: Session, moves: Sequence[Move]) -> Callable[[], None]
             "revision": move.revision,
             "custom_metadata": hex_of(move.update.custom_metadata),
             "plan_id": move.plan_id,
+            "kept_until_ms": move.kept_until_ms,
             "from_state": move.from_state,
+            "from_custom_metadata": hex_of(move.from_custom_metadata),
         }
         for move in moves
     ]
-    written = run(session.connection(), MOVE, rows)
+    written = run(connection, MOVE, rows)
 
     def require_all() -> None:
         moved = written.rowcount
@@ -219,7 +230,7 @@ def move_segments(session: Session, moves: Sequence[Move]) -> Callable[[], None]
     return require_all
 
 
-def add_segments(session: Session, additions: Sequence[Addition]) -> None:
+def add_segments(connection: Connection, additions: Sequence[Addition]) -> None:
     """Write new segments, in any state."""
     rows = [
         {
@@ -231,7 +242,7 @@ def add_segments(session: Session, additions: Sequence[Addition]) -> None:
         }
         for addition in additions
     ]
-    run(session.connection(), ADD, rows)
+    run(connection, ADD, rows)
 
 
 MAX_PARTITIONS = 100
@@ -242,7 +253,7 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[Item_co]):
+class Requested(Generic[Item_co]):
     """An item of a batch, with the call that requested it."""
 
     item: Item_co
@@ -276,14 +287,14 @@ def change_sound(
     transactions: Transactions,
     items: Sequence[Item],
     check: Callable[[Item], None],
-    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+    work: Callable[[Connection, Mapping[int, Requested[Item]]], Outcomes],
 ) -> list[Outcome]:
     """Apply the items that pass `check`; each other item's outcome is the error of `check`."""
     outcomes, sound = Outcomes(), {}
     for place, item in enumerate(items):
         try:
             check(item)
-            sound[place] = Asked(item)
+            sound[place] = Requested(item)
         except RemoteStorageError as e:
             outcomes[place] = e
     outcomes |= change_all(transactions, sound, work)
@@ -292,8 +303,8 @@ def change_sound(
 
 def change_all(
     transactions: Transactions,
-    items: Mapping[int, Asked[Item]],
-    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+    items: Mapping[int, Requested[Item]],
+    work: Callable[[Connection, Mapping[int, Requested[Item]]], Outcomes],
 ) -> Outcomes:
     """Apply all items, some partitions at a time, in the order of (topic id, partition).
 
@@ -301,10 +312,10 @@ def change_all(
         RetriableRemoteStorageError: the database is unreachable or busy; the items of some
             partitions may have been applied.
     """
-    by_partition: dict[PartitionKey, dict[int, Asked[Item]]] = {}
-    for place, asked in items.items():
-        key = key_of(tp_of(asked.item))
-        by_partition.setdefault(key, {})[place] = asked
+    by_partition: dict[PartitionKey, dict[int, Requested[Item]]] = {}
+    for place, requested in items.items():
+        key = key_of(tp_of(requested.item))
+        by_partition.setdefault(key, {})[place] = requested
     outcomes: Outcomes = {}
     in_order = [by_partition[key] for key in sorted(by_partition)]
     for start in range(0, len(in_order), MAX_PARTITIONS):
@@ -314,12 +325,12 @@ def change_all(
 
 def _change_some(
     transactions: Transactions,
-    partitions: Sequence[Mapping[int, Asked[Item]]],
-    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+    partitions: Sequence[Mapping[int, Requested[Item]]],
+    work: Callable[[Connection, Mapping[int, Requested[Item]]], Outcomes],
 ) -> Outcomes:
-    items = {place: asked for part in partitions for place, asked in part.items()}
+    items = {place: requested for part in partitions for place, requested in part.items()}
     try:
-        return transactions.change(lambda session: work(session, items))
+        return transactions.change(work, items)
     except RetriableRemoteStorageError:
         raise  # A failure of the database would repeat for every other item.
     except RemoteStorageError as e:
@@ -338,7 +349,7 @@ def _change_some(
 class Change:
     """A change of a locked partition, for its rule: an item of a batch in its transaction."""
 
-    session: Session
+    connection: Connection
     locked: LockedPartition
     records: Records
     body: object
@@ -365,7 +376,7 @@ class Change:
 
 Rule: TypeAlias = Callable[[Change], MutationOutcome]
 
-Lock: TypeAlias = Callable[[Session, Collection[TopicIdPartition]], LockedPartitions]
+Lock: TypeAlias = Callable[[Connection, Collection[TopicIdPartition]], LockedPartitions]
 
 
 class Batch:
@@ -380,15 +391,15 @@ class Batch:
 
     def __init__(
         self,
-        session: Session,
+        connection: Connection,
         partitions: LockedPartitions,
         calls: Iterable[tuple[TopicIdPartition, MutationContext]] = (),
     ) -> None:
         """Send the query for the remembered outcomes of the calls."""
         self.items_are_calls = False
-        self.session = session
+        self.connection = connection
         self.partitions = partitions
-        self.records = Records(session, [(key_of(tp), context) for tp, context in calls])
+        self.records = Records(connection, [(key_of(tp), context) for tp, context in calls])
 
     def apply(
         self,
@@ -413,11 +424,11 @@ class Batch:
         locked = self.partitions.of(tp, field)
         if self.items_are_calls:
             locked.begin_call()
-        answer = self.records.answered_before(locked.row, body, context)
+        answer = self.records.earlier_outcome(locked.row, body, context)
         if answer is not None:
             return answer
         requested_by = call or current_call()
-        return rule(Change(self.session, locked, self.records, body, context, requested_by))
+        return rule(Change(self.connection, locked, self.records, body, context, requested_by))
 
     def write(self) -> None:
         """Write the events, the outcomes and the partitions, after the segments."""
@@ -452,8 +463,8 @@ def change_partition(
     check_storable(context)
     tp = item.topic_id_partition
 
-    def work(session: Session) -> MutationOutcome:
-        batch = Batch(session, lock(session, [tp]), [(tp, context)])
+    def work(connection: Connection) -> MutationOutcome:
+        batch = Batch(connection, lock(connection, [tp]), [(tp, context)])
         outcome = batch.apply(tp, item, context, lambda change: rule(change, item), field)
         batch.write()
         return outcome
@@ -462,22 +473,22 @@ def change_partition(
 
 
 def change_in(
-    session: Session,
+    connection: Connection,
     lock: Lock,
-    asked: Collection[Asked[SegmentChange]],
+    requested: Collection[Requested[SegmentChange]],
     change: "Callable[[SegmentBatch], Outcomes]",
 ) -> Outcomes:
-    """Apply changes, no two of the same segment, in the session's transaction.
+    """Apply changes, no two of the same segment, in the connection's transaction.
 
     Waits for the database twice: for all reads, and for all writes.
 
     Args:
         change: checks the changes and writes the segments.
     """
-    with pipelined(session.connection()):
-        partitions = lock(session, [tp_of(each.item) for each in asked])
-        batch = SegmentBatch(session, partitions, asked)
-        wait_for_answers(session.connection())
+    with pipelined(connection):
+        partitions = lock(connection, [tp_of(each.item) for each in requested])
+        batch = SegmentBatch(connection, partitions, requested)
+        wait_for_answers(connection)
         outcomes = change(batch)
         batch.write()
     batch.require_written()
@@ -491,29 +502,31 @@ class SegmentBatch(Batch):
 
     def __init__(
         self,
-        session: Session,
+        connection: Connection,
         partitions: LockedPartitions,
-        asked: Collection[Asked[SegmentChange]],
+        requested: Collection[Requested[SegmentChange]],
     ) -> None:
-        rows = ask_for_segments(session, [segment_id_of(each.item) for each in asked])
+        rows = query_segments(connection, [segment_id_of(each.item) for each in requested])
         self._stored = when_needed(lambda: by_segment(rows))
-        super().__init__(session, partitions, [(tp_of(e.item), e.item.context) for e in asked])
+        super().__init__(
+            connection, partitions, [(tp_of(e.item), e.item.context) for e in requested]
+        )
         self._checks: list[Callable[[], None]] = []
 
     def stored(self, segment_id: RemoteLogSegmentId) -> AnyRow | None:
         """Return all columns of the segment before the batch, and copy_leased."""
         return self._stored().get(segment_key(segment_id))
 
-    def outcome(self, asked: Asked[SegmentChange], rule: Rule) -> Outcome:
+    def outcome(self, requested: Requested[SegmentChange], rule: Rule) -> Outcome:
         """Apply one item; an error refuses this item alone."""
-        item = asked.item
+        item = requested.item
         body, field = (
             (item.metadata, f"metadata.remote_log_segment_id.{TOPIC_FIELD}")
             if isinstance(item, SegmentAddition)
             else (item.update, f"update.remote_log_segment_id.{TOPIC_FIELD}")
         )
         try:
-            return self.apply(tp_of(item), body, item.context, rule, field, asked.call)
+            return self.apply(tp_of(item), body, item.context, rule, field, requested.call)
         except RemoteStorageError as e:
             return e
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
-from sqlalchemy import ColumnElement, delete, func, select, update
-from sqlalchemy.dialects.postgresql import aggregate_order_by
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError
@@ -15,101 +13,69 @@ from services.api.lineage import Lineage
 from services.api.partitions import LOST_BEFORE_COPY, MAX_GAPS, OffsetGap
 from services.rlmm.changes.audit import Event
 from services.rlmm.changes.batch import Change
+from services.rlmm.database.db import execute, key_values
 from services.rlmm.database.epoch_index import RANGE_CLASS, RANGE_CLASSES
 from services.rlmm.database.rows import AnyRow
-from services.rlmm.database.tables import GapRow
 from services.rlmm.guards import FINISHED, Partition, fence, unknown_partition
 
-Gaps = Iterable[tuple[int, int, str]] | None
-"""The result of `column`: start, end and kind of each gap; None if there are none."""
+Gaps: TypeAlias = Iterable[tuple[int, int, str]] | None
+"""The result of OF_PARTITION: start, end and kind of each gap; None if there are none."""
 
+OF_PARTITION = """
+        SELECT json_agg(json_build_array(
+            greatest(g.start_offset, p.log_start_offset), g.end_offset, g.kind)
+            ORDER BY g.start_offset)
+        FROM gaps AS g WHERE g.topic_id = p.topic_id AND g.partition = p.partition
+            AND g.end_offset >= p.log_start_offset"""
+"""SQL for the gaps of `partitions AS p` at or above its log start, ascending."""
 
-def column(topic_id: Any, partition: Any, log_start_offset: Any) -> ColumnElement[Any]:
-    """Build an SQL expression for a partition's gaps at or above its log start, ascending.
-
-    The arguments are values or columns of the surrounding statement.
-    """
-    gap = func.json_build_array(
-        func.greatest(GapRow.start_offset, log_start_offset), GapRow.end_offset, GapRow.kind
-    )
-    return (
-        select(func.json_agg(aggregate_order_by(gap, GapRow.start_offset)))
-        .where(
-            GapRow.topic_id == topic_id,
-            GapRow.partition == partition,
-            GapRow.end_offset >= log_start_offset,
-        )
-        .scalar_subquery()
-        .label("gaps")
-    )
+_THIS = "topic_id = %(topic_id)s AND partition = %(partition)s"
+_READ = f"SELECT * FROM gaps WHERE {_THIS} ORDER BY start_offset"
+_DELETE = f"DELETE FROM gaps WHERE {_THIS}"
+_INSERT = """
+    INSERT INTO gaps (topic_id, partition, start_offset, end_offset, kind, leader_epoch, revision)
+    VALUES (%(topic_id)s, %(partition)s, %(start_offset)s, %(end_offset)s, %(kind)s,
+        %(leader_epoch)s, %(revision)s)"""
+_DELETE_EXCESS = f"""
+    {_DELETE} AND start_offset < (
+        SELECT start_offset FROM gaps WHERE {_THIS}
+        ORDER BY start_offset DESC OFFSET {MAX_GAPS - 1} LIMIT 1)"""
+_CUT = f"UPDATE gaps SET end_offset = %(end_offset)s WHERE {_THIS} AND start_offset = %(start)s"
 
 
 def from_column(gaps: Gaps) -> tuple[OffsetGap, ...]:
     return tuple(OffsetGap(*gap) for gap in gaps or ())
 
 
-def rows_of(session: Session, partition: Partition) -> Sequence[AnyRow]:
+def _rows_of(connection: Connection, partition: Partition) -> Sequence[AnyRow]:
     """Read all gaps of the partition, ascending; at most MAX_GAPS."""
-    columns = GapRow.__table__.columns
-    return session.execute(
-        select(*columns).where(*_is_of(partition)).order_by(GapRow.start_offset)
-    ).all()
+    return execute(connection, _READ, key_values(partition.key)).fetchall()
 
 
-def put_instead(session: Session, partition: Partition, gone: Iterable[int], new: GapRow) -> None:
-    """Replace the rows that start at `gone` with `new`; delete the lowest rows beyond MAX_GAPS."""
-    _delete(session, *_is_of(partition), GapRow.start_offset.in_(list(gone)))
-    session.add(new)
-    session.flush()
-    lowest_kept = (
-        select(GapRow.start_offset)
-        .where(*_is_of(partition))
-        .order_by(GapRow.start_offset.desc())
-        .offset(MAX_GAPS - 1)
-        .limit(1)
-        .scalar_subquery()
-    )
-    _delete(session, *_is_of(partition), GapRow.start_offset < lowest_kept)
-
-
-def forget_below(session: Session, partition: Partition, offset: int) -> None:
+def delete_below(connection: Connection, partition: Partition, offset: int) -> None:
     """Delete the gaps that end below `offset`."""
-    _delete(session, *_is_of(partition), GapRow.end_offset < offset)
+    values = {**key_values(partition.key), "offset": offset}
+    execute(connection, f"{_DELETE} AND end_offset < %(offset)s", values)
 
 
-def forget_overwritten(session: Session, partition: Partition, lineage: Lineage) -> None:
+def cut_overwritten(connection: Connection, partition: Partition, lineage: Lineage) -> None:
     """Cut from each gap the offsets that `lineage` has in an epoch after the gap's own.
 
     A loss under one leader epoch does not concern the records of later epochs.
     """
-    for row in rows_of(session, partition):
+    for row in _rows_of(connection, partition):
         later = (e.start_offset for e in lineage.entries if e.leader_epoch > row.leader_epoch)
         # A gap without an epoch is never cut.
         end = None if row.leader_epoch is None else next(later, None)
         if end is None or end > row.end_offset:
             continue
-        this = (*_is_of(partition), GapRow.start_offset == row.start_offset)
-        if end <= row.start_offset:
-            _delete(session, *this)
-            continue
-        session.execute(
-            update(GapRow)
-            .where(*this)
-            .values(end_offset=end - 1)
-            .execution_options(synchronize_session=False)
-        )
+        values = {**key_values(partition.key), "start": row.start_offset, "end_offset": end - 1}
+        statement = _CUT if end > row.start_offset else f"{_DELETE} AND start_offset = %(start)s"
+        execute(connection, statement, values)
 
 
-def forget_all(session: Session, partition: Partition) -> None:
-    _delete(session, *_is_of(partition))
-
-
-def _delete(session: Session, *where: ColumnElement[bool]) -> None:
-    session.execute(delete(GapRow).where(*where).execution_options(synchronize_session=False))
-
-
-def _is_of(partition: Partition) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return GapRow.topic_id == partition.topic_id, GapRow.partition == partition.partition
+def delete_all(connection: Connection, partition: Partition) -> None:
+    execute(connection, _DELETE, key_values(partition.key))
 
 
 _FINISHED_SEGMENT = """
@@ -147,36 +113,38 @@ class GapRecord:
 
 def record_gap(change: Change, loss: GapRecord) -> MutationOutcome:
     """Record the range, merged with gaps that it overlaps or touches, unless it is a repeat."""
-    session, partition, context = change.session, change.partition, change.context
+    connection, partition, context = change.connection, change.partition, change.context
     tp, gap = loss.topic_id_partition, loss.gap
     if partition.delete_state == FINISHED.value:
         raise unknown_partition(tp)
     first, last = max(gap.start_offset, partition.log_start_offset), gap.end_offset
-    rows = rows_of(session, partition)
+    rows = _rows_of(connection, partition)
     if _is_not_kept(rows, first, last):
         return change.unchanged()
     for row in rows:
         if row.start_offset <= first and last <= row.end_offset:
             return change.repeat(row.revision)
     fence(partition, tp, context.broker_leader_epoch)
-    _require_lost(session, partition, tp, first, last)
+    _require_lost(connection, partition, tp, first, last)
     change.locked.require_expected(context)
     range_text = f"{gap.kind} {gap.start_offset}-{gap.end_offset}"
     epoch = context.broker_leader_epoch
     outcome = change.record(Event("GAP", None, range_text, loss.broker_id, epoch))
     joined = [row for row in rows if row.start_offset <= last + 1 and first <= row.end_offset + 1]
     kinds = [gap.kind, *(row.kind for row in joined)]
-    union = GapRow(
-        topic_id=partition.topic_id,
-        partition=partition.partition,
-        start_offset=min([first, *(row.start_offset for row in joined)]),
-        end_offset=max([last, *(row.end_offset for row in joined)]),
+    union = {
+        **key_values(partition.key),
+        "start_offset": min([first, *(row.start_offset for row in joined)]),
+        "end_offset": max([last, *(row.end_offset for row in joined)]),
         # A range that is lost in part counts as lost.
-        kind=LOST_BEFORE_COPY if LOST_BEFORE_COPY in kinds else gap.kind,
-        leader_epoch=_leader_epoch(partition, context, joined),
-        revision=outcome.revision,
-    )
-    put_instead(session, partition, [row.start_offset for row in joined], union)
+        "kind": LOST_BEFORE_COPY if LOST_BEFORE_COPY in kinds else gap.kind,
+        "leader_epoch": _leader_epoch(partition, context, joined),
+        "revision": outcome.revision,
+        "joined": [row.start_offset for row in joined],
+    }
+    execute(connection, f"{_DELETE} AND start_offset = ANY(%(joined)s::bigint[])", union)
+    execute(connection, _INSERT, union)
+    execute(connection, _DELETE_EXCESS, union)
     return outcome
 
 
@@ -199,15 +167,10 @@ def _is_not_kept(rows: Sequence[AnyRow], first: int, last: int) -> bool:
 
 
 def _require_lost(
-    session: Session, partition: Partition, tp: TopicIdPartition, first: int, last: int
+    connection: Connection, partition: Partition, tp: TopicIdPartition, first: int, last: int
 ) -> None:
-    values = {
-        "topic_id": partition.topic_id,
-        "partition": partition.partition,
-        "start": first,
-        "end": last,
-    }
-    holder = session.connection().exec_driver_sql(HOLDER, values).first()
+    values = {**key_values(partition.key), "start": first, "end": last}
+    holder = execute(connection, HOLDER, values).fetchone()
     if holder is not None:
         raise InvalidStateTransitionError(
             f"gap: offsets {first} to {last} of partition {tp} are not all lost: segment "

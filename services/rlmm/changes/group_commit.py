@@ -12,13 +12,13 @@ from enum import Enum, auto
 from threading import Lock
 from typing import TypeAlias
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
 from services.rlmm.changes.batch import (
-    Asked,
     Outcomes,
+    Requested,
     SegmentChange,
     SegmentKey,
     rows_of,
@@ -43,12 +43,12 @@ class _Turn(Enum):
 
 _Answer: TypeAlias = MutationOutcome | Exception | _Turn
 
-_Apply: TypeAlias = Callable[[Session, Mapping[int, Asked[SegmentChange]]], Outcomes]
+_Apply: TypeAlias = Callable[[Connection, Mapping[int, Requested[SegmentChange]]], Outcomes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    asked: Asked[SegmentChange]
+    requested: Requested[SegmentChange]
     answer: Future[_Answer] = field(default_factory=Future)
 
 
@@ -87,13 +87,13 @@ class GroupCommit:
             RemoteStorageError: the change was refused. If the result of a commit is unknown, every
                 change in the commit fails with this error.
         """
-        asked, key = Asked(item), key_of(tp_of(item))
+        requested, key = Requested(item), key_of(tp_of(item))
         # While changes of a partition wait for its lock, more of them would find it locked.
-        answer = _Turn.LEAVE if key in self._locked else self._queue.answer(asked)
+        answer = _Turn.LEAVE if key in self._locked else self._queue.answer(requested)
         if isinstance(answer, _Turn):
-            answer = self._answer_of_partition(key, asked)
+            answer = self._answer_of_partition(key, requested)
         if isinstance(answer, _Turn):
-            answer = self._transactions.change(lambda s: self._apply_locked(s, {0: asked}))[0]
+            answer = self._transactions.change(self._apply_locked, {0: requested})[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -107,7 +107,9 @@ class GroupCommit:
         with self._lock:
             return sum(queue.waiting() for queue in self._locked.values())
 
-    def _answer_of_partition(self, key: PartitionKey, asked: Asked[SegmentChange]) -> _Answer:
+    def _answer_of_partition(
+        self, key: PartitionKey, requested: Requested[SegmentChange]
+    ) -> _Answer:
         """Apply a change together with others of its partition, which all wait for its lock."""
         with self._lock:
             queue = self._locked.get(key)
@@ -116,7 +118,7 @@ class GroupCommit:
                 self._locked[key] = queue
             queue.users += 1
         try:
-            return queue.answer(asked)
+            return queue.answer(requested)
         finally:
             with self._lock:
                 queue.users -= 1
@@ -138,17 +140,17 @@ class _Queue:
         self._lead_is_free = True
         self._waiters: list[_Waiter] = []
 
-    def answer(self, asked: Asked[SegmentChange]) -> _Answer:
+    def answer(self, requested: Requested[SegmentChange]) -> _Answer:
         """Return the answer to a change; LEAVE if it is to be applied outside of this queue."""
-        own = _Waiter(asked)
-        answer = _Turn.LEAD if self._takes_lead(own) else self._waited(own)
+        own = _Waiter(requested)
+        answer = _Turn.LEAD if self._acquires_lead(own) else self._waited(own)
         return self._lead(own) if answer is _Turn.LEAD else answer
 
     def waiting(self) -> int:
         with self._lock:
             return len(self._waiters)
 
-    def _takes_lead(self, own: _Waiter) -> bool:
+    def _acquires_lead(self, own: _Waiter) -> bool:
         """Take the lead if it is free, or queue `own`."""
         with self._lock:
             if self._lead_is_free:
@@ -169,7 +171,7 @@ class _Queue:
 
     def _lead(self, own: _Waiter) -> _Answer:
         """Apply `own` and the waiting changes, then pass the lead on."""
-        others = self._take_waiting(own)
+        others = self._next_group(own)
         interrupted = RetriableRemoteStorageError(
             "the transaction this change was grouped into was interrupted; retry"
         )
@@ -182,26 +184,26 @@ class _Queue:
             self._pass_lead_on()
         return answers[0]
 
-    def _take_waiting(self, own: _Waiter) -> list[_Waiter]:
+    def _next_group(self, own: _Waiter) -> list[_Waiter]:
         """Take the waiting changes, in their order.
 
         A second change of a segment stays in the queue, and so do changes that exceed the size of
         one transaction.
         """
         with self._lock:
-            segments, rows = {_segment_of(own)}, rows_of(own.asked.item)
-            taken: list[_Waiter] = []
-            left: list[_Waiter] = []
+            segments, rows = {_segment_of(own)}, rows_of(own.requested.item)
+            group: list[_Waiter] = []
+            later: list[_Waiter] = []
             for waiter in self._waiters:
-                segment, more_rows = _segment_of(waiter), rows_of(waiter.asked.item)
+                segment, more_rows = _segment_of(waiter), rows_of(waiter.requested.item)
                 if segment in segments or rows + more_rows > MAX_ROWS:
-                    left.append(waiter)
+                    later.append(waiter)
                 else:
                     segments.add(segment)
                     rows += more_rows
-                    taken.append(waiter)
-            self._waiters = left
-            return taken
+                    group.append(waiter)
+            self._waiters = later
+            return group
 
     def _pass_lead_on(self) -> None:
         with self._lock:
@@ -211,15 +213,13 @@ class _Queue:
                 self._lead_is_free = True
 
     def _answers(self, together: list[_Waiter]) -> list[_Answer]:
-        items = {place: waiter.asked for place, waiter in enumerate(together)}
+        items = {place: waiter.requested for place, waiter in enumerate(together)}
         connected = committing = False
 
-        def work(session: Session) -> Outcomes:
+        def work(connection: Connection) -> Outcomes:
             nonlocal connected, committing
-            connected = committing = False
-            session.connection()
-            connected = True
-            outcomes = self._apply(session, items)
+            connected, committing = True, False
+            outcomes = self._apply(connection, items)
             committing = True
             return outcomes
 
@@ -237,7 +237,7 @@ class _PartitionQueue(_Queue):
     """Changes of one partition that another transaction has locked.
 
     Without it, each change would wait for the lock in a transaction of its own. The next change
-    would find the partition locked by one of these, and so on for as long as changes come.
+    would find the partition locked by one of these, and so on as long as changes arrive.
     """
 
     fails_together = (RetriableRemoteStorageError,)
@@ -248,4 +248,4 @@ class _PartitionQueue(_Queue):
 
 
 def _segment_of(waiter: _Waiter) -> SegmentKey:
-    return segment_key(segment_id_of(waiter.asked.item))
+    return segment_key(segment_id_of(waiter.requested.item))

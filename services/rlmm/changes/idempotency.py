@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeAlias
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, current_call
 from services.api.validation import require
@@ -62,21 +62,28 @@ class Records:
     """
 
     def __init__(
-        self, session: Session, calls: Iterable[tuple[PartitionKey, MutationContext]] = ()
+        self, connection: Connection, calls: Iterable[tuple[PartitionKey, MutationContext]] = ()
     ) -> None:
         """Read the remembered outcomes of the calls.
 
         Args:
             calls: the contexts of all changes, each with its partition.
         """
-        self._session = session
-        remembered = self._ask_for_answers(calls)
-        self._answers = when_needed(lambda: _answers(remembered))
+        self._connection = connection
+        wanted = [
+            {**partition_row(key), "request_id": context.request_id}
+            for key, context in calls
+            if context.request_id is not None
+        ]
+        rows: Iterable[AnyRow] = ()
+        if wanted:
+            rows = run(connection, REMEMBERED, wanted, {"for": REMEMBERED_FOR})
+        self._answers = when_needed(lambda: _answers(rows))
         self._events: list[JsonRow] = []
         self._new_answers: dict[_RequestKey, _Answer] = {}
         self._repeats: Counter[tuple[PartitionKey, int]] = Counter()
 
-    def answered_before(
+    def earlier_outcome(
         self, partition: Partition, body: object, context: MutationContext
     ) -> MutationOutcome | None:
         """Return the earlier outcome of the context's request id, including one of this
@@ -87,7 +94,7 @@ class Records:
         """
         if context.request_id is None:
             return None
-        key = _key_of(partition)
+        key = partition.key
         answer = self._answers().get((key, context.request_id))
         if answer is None:
             return None
@@ -101,7 +108,7 @@ class Records:
 
     def repeat(self, partition: Partition, revision: int) -> MutationOutcome:
         """Count a repeat of the change whose event has `revision`."""
-        self._repeats[_key_of(partition), revision] += 1
+        self._repeats[partition.key, revision] += 1
         return MutationOutcome(applied=False, revision=revision)
 
     def change(
@@ -118,7 +125,7 @@ class Records:
             call: the call that requested the change; None for the current one.
         """
         partition.revision += 1
-        key, revision = _key_of(partition), partition.revision
+        key, revision = partition.key, partition.revision
         self._events.append(event_row(key, revision, event, context, call or current_call()))
         if context.request_id is not None:
             answer = _Answer(body_digest(body, context), revision)
@@ -127,7 +134,7 @@ class Records:
         return MutationOutcome(applied=True, revision=revision)
 
     def write(self) -> None:
-        connection = self._session.connection()
+        connection = self._connection
         if self._events:
             run(connection, RECORD, self._events)
         if self._new_answers:
@@ -136,22 +143,6 @@ class Records:
             # All transactions that change several events, including the purge, use the same order.
             repeats = sorted(self._repeats.items())
             run(connection, COUNT_REPEATS, [_repeat_row(*each) for each in repeats])
-
-    def _ask_for_answers(
-        self, calls: Iterable[tuple[PartitionKey, MutationContext]]
-    ) -> Iterable[AnyRow]:
-        wanted = [
-            {**partition_row(key), "request_id": context.request_id}
-            for key, context in calls
-            if context.request_id is not None
-        ]
-        if not wanted:
-            return ()
-        return run(self._session.connection(), REMEMBERED, wanted, {"for": REMEMBERED_FOR})
-
-
-def _key_of(partition: Partition) -> PartitionKey:
-    return partition.topic_id, partition.partition
 
 
 def _answers(rows: Iterable[AnyRow]) -> dict[_RequestKey, _Answer]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import MutationContext
 from services.api.errors import (
@@ -26,19 +26,14 @@ from services.api.segments import (
 )
 from services.api.validation import require, require_count
 from services.rlmm.changes import batch as statements
-from services.rlmm.changes.audit import Event
+from services.rlmm.changes.audit import addition_event
 from services.rlmm.changes.batch import Addition, Batch
 from services.rlmm.changes.locked_partitions import LockedPartitions
-from services.rlmm.changes.segment_changes import note_in_order
+from services.rlmm.changes.segment_changes import index_in_order
 from services.rlmm.database.db import Transactions
 from services.rlmm.database.limits import Limits, check_storable
-from services.rlmm.database.rows import event_key, segment_from_row
-from services.rlmm.guards import (
-    TOPIC_FIELD,
-    LockedPartition,
-    raise_leader_epoch,
-    removed_partition,
-)
+from services.rlmm.database.rows import segment_from_row
+from services.rlmm.guards import TOPIC_FIELD, LockedPartition, raise_leader_epoch, removed_partition
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -66,9 +61,9 @@ def _import_one(
 ) -> ImportedSegments:
     _check(limits, item)
 
-    def work(session: Session) -> ImportedSegments:
+    def work(connection: Connection) -> ImportedSegments:
         tp = item.segments[0].topic_id_partition
-        batch = Batch(session, LockedPartitions.lock_or_create(session, [tp]))
+        batch = Batch(connection, LockedPartitions.lock_or_create(connection, [tp]))
         locked = batch.partitions.of(tp, f"segments[0].remote_log_segment_id.{TOPIC_FIELD}")
         if locked.row.delete_state == RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value:
             raise removed_partition(tp)
@@ -76,7 +71,7 @@ def _import_one(
             raise InvalidStateTransitionError(
                 f"partition {tp} is in {locked.row.delete_state}; undelete it before an import"
             )
-        imported = _Import(batch, locked, item).done()
+        imported = _Import(batch, locked, item).run()
         batch.write()
         return imported
 
@@ -117,14 +112,14 @@ class _Import:
     _new: list[Addition] = field(default_factory=list)
     _repeated: int = 0
 
-    def done(self) -> ImportedSegments:
+    def run(self) -> ImportedSegments:
         segments, records = self.item.segments, self.batch.records
-        known = _stored(self.batch.session, segments)
+        stored = _stored(self.batch.connection, segments)
         for index, segment in enumerate(segments):
-            before = known.get(segment.remote_log_segment_id)
+            before = stored.get(segment.remote_log_segment_id)
             if before is None:
-                added = self._add(self._as_taken(segment))
-                known[segment.remote_log_segment_id] = added
+                added = self._add(self._as_imported(segment))
+                stored[segment.remote_log_segment_id] = added
             else:
                 _require_same(before.metadata, segment, index)
                 if before.metadata.state is segment.state:
@@ -133,26 +128,17 @@ class _Import:
         self._write()
         return ImportedSegments(len(self._new), self._repeated)
 
-    def _as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """Return the segment as imported: a segment below the log start is deleted, unless
-        deletions of the topic are on hold or frozen.
-        """
-        is_below = segment.end_offset < self.locked.row.log_start_offset
-        if segment.state is not FINISHED or not is_below or self.locked.is_kept():
+    def _as_imported(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        """Return the segment as imported: one below the log start is deleted, unless it is held."""
+        start, end = segment.start_offset, segment.end_offset
+        is_below = end < self.locked.row.log_start_offset
+        if segment.state is not FINISHED or not is_below or self.locked.is_held(start, end):
             return segment
         return replace(segment, state=DELETE_STARTED)
 
     def _add(self, segment: RemoteLogSegmentMetadata) -> Addition:
         raise_leader_epoch(self.locked.row, segment.broker_leader_epoch)
-        event = Event(
-            "SEGMENT",
-            None,
-            segment.state.value,
-            segment.broker_id,
-            segment.broker_leader_epoch,
-            segment.remote_log_segment_id.id,
-            event_key(segment),
-        )
+        event = addition_event(segment, segment.broker_leader_epoch)
         records, context = self.batch.records, self.item.context
         outcome = records.change(self.locked.row, event, segment, context)
         self.locked.row.move_totals(None, segment.state, segment.segment_size_in_bytes)
@@ -162,17 +148,17 @@ class _Import:
 
     def _write(self) -> None:
         if self._new:
-            statements.add_segments(self.batch.session, self._new)
-            note_in_order(self.batch.session, [each.metadata for each in self._new])
+            statements.add_segments(self.batch.connection, self._new)
+            index_in_order(self.batch.connection, [each.metadata for each in self._new])
 
 
 def _stored(
-    session: Session, segments: Sequence[RemoteLogSegmentMetadata]
+    connection: Connection, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> dict[RemoteLogSegmentId, Addition]:
-    """Read the known ones of the segments, each with the revision of its state."""
+    """Read the stored ones of the segments, each with the revision of its state."""
     tp = segments[0].topic_id_partition
     ids = [segment.remote_log_segment_id for segment in segments]
-    rows = statements.stored_segments(session, ids).values()
+    rows = statements.stored_segments(connection, ids).values()
     stored = [Addition(segment_from_row(row, tp), row.state_revision) for row in rows]
     return {each.metadata.remote_log_segment_id: each for each in stored}
 

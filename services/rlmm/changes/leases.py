@@ -1,27 +1,25 @@
 """Renew copy leases (renew_copy_leases)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from time import monotonic
 from typing import TypeAlias
 
 import psycopg
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.errors import (
     InvalidStateTransitionError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_metadata_manager import RenewOutcome
 from services.api.segment_batches import require_lease
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_int32
 from services.rlmm.changes.batch import SegmentKey, require_distinct, segment_key, stored_segments
 from services.rlmm.changes.locked_partitions import LockedPartitions
-from services.rlmm.database.db import PartitionKey, Transactions, key_of, run, segment_row
+from services.rlmm.database.db import PartitionKey, Transactions, execute, key_of, run, segment_row
 from services.rlmm.database.rows import AnyRow
 from services.rlmm.guards import unknown_segment
 
@@ -71,66 +69,48 @@ def renew_all(
     outcomes: Outcomes = {}
     for ids in by_partition.values():
         left_ms = max(int((until_s - monotonic()) * 1000), _LEAST_LOCK_TIMEOUT_MS)
-        renewal = _Renewal(ids, lease_ms, broker_id, min(left_ms, LOCK_TIMEOUT_MS))
-        outcomes |= _renew(transactions, renewal)
+        timeout_ms = min(left_ms, LOCK_TIMEOUT_MS)
+        try:
+            outcomes |= transactions.change(_renew, ids, lease_ms, broker_id, timeout_ms)
+        except _PartitionLockedError:
+            text = f"partition {ids[0].topic_id_partition} is locked by another change; retry"
+            outcomes |= dict.fromkeys(map(segment_key, ids), RetriableRemoteStorageError(text))
+        except RetriableRemoteStorageError:
+            raise  # A failure of the database would repeat for every other partition.
+        except RemoteStorageError as e:
+            outcomes |= dict.fromkeys(map(segment_key, ids), e)
     return [outcomes[segment_key(segment_id)] for segment_id in segment_ids]
-
-
-@dataclass(frozen=True, slots=True)
-class _Renewal:
-    """Renew leases of copies of one partition."""
-
-    segment_ids: Sequence[RemoteLogSegmentId]
-    lease_ms: int
-    broker_id: int
-    lock_timeout_ms: int
-
-    @property
-    def topic_id_partition(self) -> TopicIdPartition:
-        return self.segment_ids[0].topic_id_partition
-
-    def all(self, outcome: RenewOutcome) -> Outcomes:
-        return dict.fromkeys(map(segment_key, self.segment_ids), outcome)
 
 
 class _PartitionLockedError(Exception):
     """The partition's lock was not free within the time that this call may wait."""
 
 
-def _renew(transactions: Transactions, renewal: _Renewal) -> Outcomes:
+def _renew(
+    connection: Connection,
+    segment_ids: Sequence[RemoteLogSegmentId],
+    lease_ms: int,
+    broker_id: int,
+    lock_timeout_ms: int,
+) -> Outcomes:
+    """Renew leases of copies of one partition."""
+    execute(connection, SET_LOCK_TIMEOUT, {"lock_timeout_ms": str(lock_timeout_ms)})
     try:
-        return transactions.change(partial(_renew_in, renewal=renewal))
-    except _PartitionLockedError:
-        text = f"partition {renewal.topic_id_partition} is locked by another change; retry"
-        return renewal.all(RetriableRemoteStorageError(text))
-    except RetriableRemoteStorageError:
-        raise  # A failure of the database would repeat for every other partition.
-    except RemoteStorageError as e:
-        return renewal.all(e)
-
-
-def _renew_in(session: Session, renewal: _Renewal) -> Outcomes:
-    connection, ids = session.connection(), renewal.segment_ids
-    timeout = {"lock_timeout_ms": str(renewal.lock_timeout_ms)}
-    connection.exec_driver_sql(SET_LOCK_TIMEOUT, timeout)
-    try:
-        partitions = LockedPartitions.lock(session, [renewal.topic_id_partition])
+        partitions = LockedPartitions.lock(connection, [segment_ids[0].topic_id_partition])
     except psycopg.errors.LockNotAvailable as e:
         raise _PartitionLockedError from e
-    stored = stored_segments(session, ids)
+    stored = stored_segments(connection, segment_ids)
     outcomes = {
-        segment_key(segment_id): _judged(partitions, stored, segment_id, renewal.broker_id)
-        for segment_id in ids
+        segment_key(segment_id): _refusal_of(partitions, stored, segment_id, broker_id)
+        for segment_id in segment_ids
     }
-    rows = [
-        segment_row(segment_id) for segment_id in ids if outcomes[segment_key(segment_id)] is None
-    ]
+    rows = [segment_row(each) for each in segment_ids if outcomes[segment_key(each)] is None]
     if rows:
-        run(connection, RENEW, rows, {"lease_ms": renewal.lease_ms})
+        run(connection, RENEW, rows, {"lease_ms": lease_ms})
     return outcomes
 
 
-def _judged(
+def _refusal_of(
     partitions: LockedPartitions,
     stored: Mapping[SegmentKey, AnyRow],
     segment_id: RemoteLogSegmentId,

@@ -8,8 +8,9 @@ from functools import cache, partial
 from typing import Self
 from uuid import UUID
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
+from services.api.holds import Hold
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import topic_config
 from services.rlmm.database.db import (
@@ -21,7 +22,8 @@ from services.rlmm.database.db import (
     wait_for_answers,
     when_needed,
 )
-from services.rlmm.database.rows import LIVE_EXPORTS, TOTALS, AnyRow, exports_of, totals_of
+from services.rlmm.database.rows import TOTALS, AnyRow, holds_of, live_holds, totals_of
+from services.rlmm.deletion_bound import TODAY, deletion_bound
 from services.rlmm.guards import (
     TOPIC_FIELD,
     LockedPartition,
@@ -31,11 +33,10 @@ from services.rlmm.guards import (
 )
 
 # Rows are sorted before they are locked: their order is the order of the locks.
-LOCK = f"""
+LOCK = """
     SELECT p.topic_id, p.partition, p.revision, p.highest_broker_leader_epoch, p.delete_state,
         p.log_start_offset, t.name, p.finished_segments, p.finished_bytes, p.live_segments,
-        p.live_bytes,
-        CASE WHEN p.export_positions IS NOT NULL THEN {LIVE_EXPORTS} END AS exports
+        p.live_bytes
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)
     JOIN topics AS t USING (topic_id)
@@ -71,21 +72,28 @@ CREATE_TOPICS = """
     ON CONFLICT DO NOTHING"""
 
 # The conflict locks a known partition and writes nothing, so that all are locked in their order.
+# A partition of a purged topic is removed: each rule answers as before the purge.
 CREATE = """
-    INSERT INTO partitions AS p (topic_id, partition, revision)
-    SELECT topic_id, partition, 0
+    INSERT INTO partitions AS p (topic_id, partition, revision, delete_state)
+    SELECT topic_id, partition, 0,
+        CASE WHEN purged_changes IS NOT NULL THEN 'DELETE_PARTITION_FINISHED' END
     FROM json_to_recordset(%(rows)s) AS new (topic_id uuid, partition int)
+    JOIN topics USING (topic_id)
     ORDER BY topic_id, partition
     ON CONFLICT (topic_id, partition) DO UPDATE SET revision = p.revision WHERE false"""
 
-# Settings are read after the locks: a change of a topic's settings first locks all its partitions.
+# Settings and holds are read after the locks: a change of either first locks all its partitions.
 TOPICS = """
-    SELECT topic_id, name, config, config_revision,
-        (SELECT frozen_at FROM deployment) AS frozen_at
+    SELECT topic_id, name, config, config_revision, confirmed_revision,
+        clock_timestamp() AS read_at
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid)
     JOIN topics USING (topic_id)"""
 
-CHANGE = """
+HOLDS = f"""
+    SELECT topic_id, partition, {live_holds("wanted")} AS holds
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)"""
+
+CHANGE = f"""
     UPDATE partitions AS p SET
         revision = changed.revision,
         highest_broker_leader_epoch = changed.highest_broker_leader_epoch,
@@ -99,23 +107,28 @@ CHANGE = """
         finished_bytes = changed.finished_bytes,
         live_segments = changed.live_segments,
         live_bytes = changed.live_bytes,
+        marked_bytes = CASE
+            WHEN changed.marked_bytes = 0 THEN p.marked_bytes
+            WHEN p.marked_on = {TODAY} THEN p.marked_bytes + changed.marked_bytes
+            ELSE changed.marked_bytes END,
+        marked_on = CASE WHEN changed.marked_bytes = 0 THEN p.marked_on ELSE {TODAY} END,
         changed_at = clock_timestamp()
     FROM json_to_recordset(%(rows)s) AS changed (
         topic_id uuid, partition int, revision bigint, highest_broker_leader_epoch int,
         delete_state text, log_start_offset bigint, finished_segments bigint,
-        finished_bytes bigint, live_segments bigint, live_bytes bigint)
+        finished_bytes bigint, live_segments bigint, live_bytes bigint, marked_bytes bigint)
     WHERE p.topic_id = changed.topic_id AND p.partition = changed.partition"""
 
 # A partition is known from its first event on, and a topic from its first partition on.
-FORGET = """
+DELETE_UNCHANGED = """
     DELETE FROM partitions AS p
     USING json_to_recordset(%(rows)s) AS new (topic_id uuid, partition int)
     WHERE p.topic_id = new.topic_id AND p.partition = new.partition AND p.revision = 0"""
 
-FORGET_TOPICS = """
+DELETE_UNUSED_TOPICS = """
     DELETE FROM topics AS t
     USING json_to_recordset(%(rows)s) AS new (topic_id uuid)
-    WHERE t.topic_id = new.topic_id AND t.config_revision = 0
+    WHERE t.topic_id = new.topic_id AND t.config_revision = 0 AND t.purged_changes IS NULL
         AND NOT EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = t.topic_id)"""
 
 
@@ -127,22 +140,22 @@ class LockedPartitions:
 
     def __init__(
         self,
-        session: Session,
+        connection: Connection,
         rows: Iterable[AnyRow],
         *,
         created: Collection[PartitionKey] = (),
     ) -> None:
-        self._session = session
+        self._connection = connection
         self._rows = rows
         self._created = created
         self._by_key = when_needed(self._read_partitions)
-        self._topics = when_needed(self._read_topics)
+        self._topics_and_holds = when_needed(self._read_topics_and_holds)
         self._config = cache(lambda topic_id: topic_config(self._topic(topic_id).config))
 
     @classmethod
     def lock(
         cls,
-        session: Session,
+        connection: Connection,
         tps: Iterable[TopicIdPartition],
         created: Collection[PartitionKey] = (),
     ) -> Self:
@@ -151,22 +164,21 @@ class LockedPartitions:
         Args:
             created: the result of ensure_partitions.
         """
-        return cls(session, _lock(session, LOCK, {key_of(tp) for tp in tps}), created=created)
+        return cls(connection, _lock(connection, LOCK, {key_of(tp) for tp in tps}), created=created)
 
     @classmethod
-    def lock_skip_locked(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
+    def lock_skip_locked(cls, connection: Connection, tps: Iterable[TopicIdPartition]) -> Self:
         """Lock those of the partitions that no other transaction has locked."""
-        return cls(session, _lock(session, LOCK_SKIP_LOCKED, {key_of(tp) for tp in tps}))
+        return cls(connection, _lock(connection, LOCK_SKIP_LOCKED, {key_of(tp) for tp in tps}))
 
     @classmethod
-    def lock_or_create(cls, session: Session, tps: Collection[TopicIdPartition]) -> Self:
-        """Lock the partitions; create the unknown ones, of which each must get an event."""
+    def lock_or_create(cls, connection: Connection, tps: Collection[TopicIdPartition]) -> Self:
+        """Lock the partitions; create the unknown ones, and delete those that get no event."""
         if len(tps) == 1:  # There is no order to keep, and mostly nothing to create.
-            locked = cls.lock(session, tps)
+            locked = cls.lock(connection, tps)
             if all(tp in locked for tp in tps):
                 return locked
-        ensure_partitions(session, tps)
-        return cls.lock(session, tps)
+        return cls.lock(connection, tps, ensure_partitions(connection, tps))
 
     def __contains__(self, tp: TopicIdPartition) -> bool:
         return key_of(tp) in self._by_key()
@@ -178,14 +190,15 @@ class LockedPartitions:
             RemoteResourceNotFoundError: the partition is not known.
             InvalidRequestError: its topic has another name.
         """
-        found = self._by_key().get(key_of(tp))
-        if found is None:
+        locked = self._by_key().get(key_of(tp))
+        if locked is None:
             raise unknown_partition(tp)
-        check_topic_name(tp, found.topic_name, field)
-        return found
+        check_topic_name(tp, locked.topic_name, field)
+        return locked
 
     def _read_partitions(self) -> dict[PartitionKey, LockedPartition]:
         by_key = {}
+        within_bound = partial(deletion_bound(self._connection.engine).require, self._connection)
         for row in self._rows:
             partition = Partition(
                 row.topic_id,
@@ -195,23 +208,30 @@ class LockedPartitions:
                 row.delete_state,
                 row.log_start_offset,
                 totals_of(row),
-                exports_of(row.exports),
             )
             topic, config = partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
-            locked = LockedPartition(partition, row.name, topic, config)
+            holds = partial(self._holds, partition.key)
+            locked = LockedPartition(partition, row.name, topic, config, holds, within_bound)
             by_key[row.topic_id, row.partition] = locked
         return by_key
 
     def _topic(self, topic_id: UUID) -> AnyRow:
-        return self._topics()[topic_id]
+        return self._topics_and_holds()[0][topic_id]
 
-    def _read_topics(self) -> dict[UUID, AnyRow]:
-        """Read all topics in one statement."""
+    def _holds(self, key: PartitionKey) -> tuple[Hold, ...]:
+        return self._topics_and_holds()[1][key]
+
+    def _read_topics_and_holds(
+        self,
+    ) -> tuple[dict[UUID, AnyRow], dict[PartitionKey, tuple[Hold, ...]]]:
+        """Read all topics, and the holds of all partitions, in one wait."""
         ids = sorted({topic_id for topic_id, _ in self._by_key()})
-        connection = self._session.connection()
-        rows = run(connection, TOPICS, _topic_rows(ids))
+        connection = self._connection
+        topics = run(connection, TOPICS, _topic_rows(ids))
+        held = run(connection, HOLDS, [partition_row(key) for key in self._by_key()])
         wait_for_answers(connection)
-        return {row.topic_id: row for row in rows}
+        holds = {(row.topic_id, row.partition): holds_of(row.holds) for row in held}
+        return {row.topic_id: row for row in topics}, holds
 
     def write_back(self) -> None:
         """Write the changed partitions; delete those that were created and did not change."""
@@ -220,13 +240,13 @@ class LockedPartitions:
             for key, partition in self._by_key().items()
             if partition.row.revision != partition.revision
         }
-        connection = self._session.connection()
+        connection = self._connection
         if changed:
             run(connection, CHANGE, [_changed_row(key, row) for key, row in changed.items()])
         if self._created:
-            run(connection, FORGET, [partition_row(key) for key in self._created])
+            run(connection, DELETE_UNCHANGED, [partition_row(key) for key in self._created])
             topic_ids = sorted({topic_id for topic_id, _ in self._created})
-            run(connection, FORGET_TOPICS, _topic_rows(topic_ids))
+            run(connection, DELETE_UNUSED_TOPICS, _topic_rows(topic_ids))
 
 
 def _changed_row(key: PartitionKey, row: Partition) -> JsonRow:
@@ -237,11 +257,12 @@ def _changed_row(key: PartitionKey, row: Partition) -> JsonRow:
         "delete_state": row.delete_state,
         "log_start_offset": row.log_start_offset,
         **{name: getattr(row.totals, name) for name in TOTALS},
+        "marked_bytes": row.marked_bytes,
     }
 
 
 def ensure_partitions(
-    session: Session, tps: Iterable[TopicIdPartition]
+    connection: Connection, tps: Iterable[TopicIdPartition]
 ) -> Collection[PartitionKey]:
     """Create the unknown ones of the partitions at revision 0; return which were created."""
     names: dict[UUID, str] = {}
@@ -249,33 +270,32 @@ def ensure_partitions(
         names.setdefault(tp.topic_id, tp.topic)  # `of` refuses another name.
     keys = {key_of(tp) for tp in tps}
     rows = [partition_row(key) for key in keys]
-    connection = session.connection()
     known = {(row.topic_id, row.partition) for row in run(connection, KNOWN, rows)}
     if created := keys - known:
-        lock_topics(session, tps)
+        lock_topics(connection, tps)
         topics: list[JsonRow] = [{"topic_id": id.hex, "name": name} for id, name in names.items()]
         run(connection, CREATE_TOPICS, topics)
         run(connection, CREATE, rows)
     return created
 
 
-def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
+def lock_topics(connection: Connection, tps: Iterable[TopicIdPartition]) -> None:
     """Lock topics before a transaction creates several partitions, or writes the topics.
 
     A new partition's foreign key locks its topic. A put of the topic's settings locks the topic,
     then its partitions: in another order the two would deadlock.
     """
-    run(session.connection(), LOCK_TOPICS, _topic_rows({tp.topic_id for tp in tps}))
+    run(connection, LOCK_TOPICS, _topic_rows({tp.topic_id for tp in tps}))
 
 
-def lock_all_of_topic(session: Session, topic_id: UUID) -> None:
+def lock_all_of_topic(connection: Connection, topic_id: UUID) -> None:
     """Lock a topic's partitions in the order in which every batch locks them."""
-    run(session.connection(), LOCK_ALL_OF_TOPIC, _topic_rows([topic_id]))
+    run(connection, LOCK_ALL_OF_TOPIC, _topic_rows([topic_id]))
 
 
 def _topic_rows(topic_ids: Iterable[UUID]) -> list[JsonRow]:
     return [{"topic_id": id.hex} for id in topic_ids]
 
 
-def _lock(session: Session, statement: str, keys: Iterable[PartitionKey]) -> Iterable[AnyRow]:
-    return run(session.connection(), statement, [partition_row(key) for key in keys])
+def _lock(connection: Connection, statement: str, keys: Iterable[PartitionKey]) -> Iterable[AnyRow]:
+    return run(connection, statement, [partition_row(key) for key in keys])

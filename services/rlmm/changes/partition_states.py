@@ -1,51 +1,24 @@
-"""Store leaders' reports, the lineage of the tier and export positions, and read them."""
+"""Store leaders' reports and the lineage of the tier, and read them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    bindparam,
-    literal_column,
-    or_,
-    select,
-    true,
-    tuple_,
-    update,
-)
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy import Connection
 
 from services.api.calls import AtRevision, MutationOutcome
-from services.api.errors import (
-    ConcurrentUpdateError,
-    InvalidRangeError,
-    InvalidRequestError,
-)
+from services.api.errors import ConcurrentUpdateError, InvalidRangeError
+from services.api.holds import Mark
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
-from services.api.segments import MAX_EXPORTS, ExportPosition, segment_leader_epochs
+from services.api.segments import segment_leader_epochs
 from services.rlmm.changes import gaps, polled_log_rows
 from services.rlmm.changes.audit import NO_BROKER, Event
 from services.rlmm.changes.batch import Batch, Change
 from services.rlmm.changes.locked_partitions import LockedPartitions
-from services.rlmm.changes.partitions import KNOWN, note_leader
-from services.rlmm.database.rows import EPOCH, LIVE_EXPORTS, AnyRow, exports_of, ms_of
-from services.rlmm.database.tables import (
-    NOW,
-    Base,
-    HighestOffsetRow,
-    PartitionRow,
-    PartitionStateRow,
-    PolledLogRow,
-    TopicRow,
-)
+from services.rlmm.changes.partitions import record_leader
+from services.rlmm.database.db import IS_KNOWN, PARTITIONS, execute, key_of, key_values
+from services.rlmm.database.rows import AnyRow, holds_of, live_holds, ms_of
 from services.rlmm.guards import (
     FINISHED,
     Partition,
@@ -55,130 +28,104 @@ from services.rlmm.guards import (
     unknown_partition,
 )
 
-COLUMNS = PartitionStateRow.__table__.columns
-LINEAGE = ("leader_epochs", "epoch_start_offsets")
-
-OVERRULED_AT = EPOCH
-"""The time of a report that was overruled. To a release that does not know this value, the report
-is far too old to act on.
-"""
-
-_ORDER = ("leader_epoch", "report_number")
-
-REPORT = (
-    *_ORDER,
+_LINEAGE = "leader_epochs, epoch_start_offsets"
+_OVERRULED = "to_timestamp(0)"
+"""SQL for the time of a report that was overruled."""
+_FIGURES = (
+    "leader_epoch",
+    "report_number",
     "broker_id",
-    "reported_leader_epochs",
-    "reported_epoch_start_offsets",
     "local_log_start_offset",
     "log_end_offset",
     "high_watermark",
     "last_stable_offset",
     "only_local_bytes",
     "copied_through_offset",
+    "lag_bytes",
 )
+"""Columns of a report that are its fields."""
+REPORT = (*_FIGURES, "reported_leader_epochs", "reported_epoch_start_offsets")
+_THIS = "topic_id = %(topic_id)s AND partition = %(partition)s"
 
+# Returns the lineage before and the holds, or no row if a later report is stored.
+STORE_IF_LATER = f"""
+    INSERT INTO partition_states AS s (topic_id, partition, {_LINEAGE}, {", ".join(REPORT)})
+    VALUES (%(topic_id)s, %(partition)s, '{{}}', '{{}}', {", ".join(f"%({n})s" for n in REPORT)})
+    ON CONFLICT (topic_id, partition) DO UPDATE SET
+        {", ".join(f"{name} = excluded.{name}" for name in REPORT)},
+        reported_at = clock_timestamp()
+    WHERE (s.leader_epoch, s.report_number) < (excluded.leader_epoch, excluded.report_number)
+        OR ({", ".join(f"s.{name}" for name in REPORT)})
+            = ({", ".join(f"excluded.{name}" for name in REPORT)})
+        OR s.reported_at = {_OVERRULED}
+    RETURNING {_LINEAGE}, reported_at, {live_holds("s")} AS holds"""
 
-def only(names: Sequence[str]) -> list[ColumnElement[Any]]:
-    return [COLUMNS[name] for name in names]
+READ = f"""
+    SELECT t.name AS topic, p.revision, p.log_start_offset, p.highest_broker_leader_epoch,
+        clock_timestamp() AS read_at, ({gaps.OF_PARTITION}) AS gaps, {live_holds("p")} AS holds,
+        s.leader_epochs, s.epoch_start_offsets, s.reported_at, s.reported_at = {_OVERRULED}
+            AS is_overruled, {", ".join(f"s.{name}" for name in REPORT)}, {polled_log_rows.COLUMNS}
+    FROM {PARTITIONS}
+    LEFT JOIN partition_states AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
+    LEFT JOIN polled_logs AS polled
+        ON polled.topic_id = p.topic_id AND polled.partition = p.partition
+    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {IS_KNOWN}"""
 
+_BOUNDS = f"SELECT high_watermark, {_LINEAGE} FROM partition_states WHERE {_THIS}"
+_STORE_LINEAGE = f"""
+    UPDATE partition_states SET
+        leader_epochs = %(leader_epochs)s, epoch_start_offsets = %(epoch_start_offsets)s
+    WHERE {_THIS}"""
 
-def row_of(report: PartitionReport) -> dict[str, object]:
-    tp, epochs = report.topic_id_partition, report.lineage.entries
-    return {
-        "topic_id": tp.topic_id,
-        "partition": tp.partition,
-        "leader_epochs": [],
-        "epoch_start_offsets": [],
-        "broker_id": report.broker_id,
-        "leader_epoch": report.leader_epoch,
-        "report_number": report.report_number,
-        "reported_leader_epochs": [epoch.leader_epoch for epoch in epochs],
-        "reported_epoch_start_offsets": [epoch.start_offset for epoch in epochs],
-        "local_log_start_offset": report.local_log_start_offset,
-        "log_end_offset": report.log_end_offset,
-        "high_watermark": report.high_watermark,
-        "last_stable_offset": report.last_stable_offset,
-        "only_local_bytes": report.only_local_bytes,
-        "copied_through_offset": report.copied_through_offset,
-    }
+# The report stays overruled even if the partition's epoch rises later. The lineage stays.
+_OVERRULE = f"""
+    UPDATE partition_states SET
+        reported_at = {_OVERRULED}, leader_epoch = 0, report_number = 0, broker_id = {NO_BROKER},
+        reported_leader_epochs = '{{}}', reported_epoch_start_offsets = '{{}}',
+        local_log_start_offset = 0, log_end_offset = 0, high_watermark = 0, last_stable_offset = 0,
+        only_local_bytes = 0, lag_bytes = 0, copied_through_offset = {NOTHING_COPIED}
+    WHERE {_THIS} AND (leader_epoch > %(above)s OR %(above)s::int IS NULL)"""
 
+_BYTES_BELOW = f"""
+    SELECT coalesce(sum(greatest(segment_size_in_bytes, 0)), 0)::bigint AS bytes_below
+    FROM segments WHERE {_THIS} AND state = 'COPY_SEGMENT_FINISHED' AND start_offset < %(offset)s
+        AND end_offset < %(offset)s"""
+_HIGHEST_OFFSETS = f"SELECT leader_epoch, highest_offset FROM highest_offsets WHERE {_THIS}"
 
-def _store_if_later() -> ReturningInsert[*tuple[Any, ...]]:
-    """Build the statement that stores a report unless a later one is stored.
-
-    It returns the lineage before, or no row.
-    """
-    row = insert(Base.metadata.tables[PartitionStateRow.__tablename__])
-    new = row.excluded
-    is_later = tuple_(*only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
-    is_same = tuple_(*only(REPORT)) == tuple_(*[new[name] for name in REPORT])
-    return row.on_conflict_do_update(
-        index_elements=["topic_id", "partition"],
-        set_={**{name: new[name] for name in REPORT}, "reported_at": NOW},
-        where=or_(is_later, is_same, COLUMNS.reported_at == OVERRULED_AT),
-    ).returning(*only(LINEAGE), COLUMNS.reported_at)
-
-
-def _read_statement() -> Select[*tuple[Any, ...]]:
-    columns = PartitionRow.topic_id, PartitionRow.partition, PartitionRow.log_start_offset
-    return (
-        select(
-            TopicRow.name,
-            PartitionRow.revision,
-            PartitionRow.log_start_offset,
-            PartitionRow.highest_broker_leader_epoch,
-            NOW.label("read_at"),
-            gaps.column(*columns),
-            *only((*LINEAGE, "reported_at", *REPORT)),
-            *polled_log_rows.columns(),
-            literal_column(LIVE_EXPORTS).label("exports"),
-        )
-        .select_from(PartitionRow)
-        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-        .outerjoin(
-            PartitionStateRow,
-            and_(
-                PartitionStateRow.topic_id == PartitionRow.topic_id,
-                PartitionStateRow.partition == PartitionRow.partition,
-            ),
-        )
-        .outerjoin(PolledLogRow, polled_log_rows.of_partition())
-        .where(
-            PartitionRow.topic_id == bindparam("topic_id"),
-            PartitionRow.partition == bindparam("partition"),
-            KNOWN,
-        )
-    )
-
-
-STORE_IF_LATER = _store_if_later()
-READ = _read_statement()
-
-MAX_TOLD_EPOCHS = 100
+MAX_EVENT_EPOCHS = 100
 """Leader epochs listed in one event."""
 
 
-def take_report(session: Session, report: PartitionReport) -> AtRevision[PartitionState]:
+def _row_of(report: PartitionReport) -> dict[str, object]:
+    epochs = report.lineage.entries
+    return {
+        **key_values(key_of(report.topic_id_partition)),
+        **{name: getattr(report, name) for name in _FIGURES},
+        "reported_leader_epochs": [epoch.leader_epoch for epoch in epochs],
+        "reported_epoch_start_offsets": [epoch.start_offset for epoch in epochs],
+    }
+
+
+def store_report(connection: Connection, report: PartitionReport) -> AtRevision[PartitionState]:
     """Store one report; see RemoteLogMetadataManager.report_partition_state.
 
     A report that changes only figures costs the partition's lock and one statement.
     """
     tp = report.topic_id_partition
-    batch = Batch(session, LockedPartitions.lock_or_create(session, [tp]))
+    batch = Batch(connection, LockedPartitions.lock_or_create(connection, [tp]))
     partition, records = batch.partitions.of(tp).row, batch.records
     if partition.delete_state == FINISHED.value:
         raise removed_partition(tp)
     fence(partition, tp, report.leader_epoch)
-    stored = session.execute(STORE_IF_LATER, row_of(report)).one_or_none()
+    stored = execute(connection, STORE_IF_LATER, _row_of(report)).fetchone()
     if stored is None:
-        raise _out_of_order(session, partition, report)
-    note_leader(records, partition, report.leader_epoch, report.broker_id)
+        raise _out_of_order(connection, partition, report)
+    record_leader(records, partition, report.leader_epoch, report.broker_id)
     known = _lineage(stored.leader_epochs, stored.epoch_start_offsets)
     lineage = known.merged_with_report(report.lineage).from_offset(partition.log_start_offset)
     if lineage != known:
-        _store_lineage(session, partition, lineage)
-        gaps.forget_overwritten(session, partition, lineage)
+        _store_lineage(connection, partition, lineage)
+        gaps.cut_overwritten(connection, partition, lineage)
         lost, new = _missing_in(lineage, known), _missing_in(known, lineage)
         records.change(
             partition, Event("LINEAGE", lost, new, report.broker_id, report.leader_epoch)
@@ -192,86 +139,47 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
         reported_at_ms,
         read_at_ms=reported_at_ms,
         highest_broker_leader_epoch=partition.highest_broker_leader_epoch,
-        export_positions=partition.exports,
+        holds=holds_of(stored.holds),
     )
     return AtRevision(state, partition.revision)
 
 
 def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionState]:
     """Read the state in one statement; see RemoteLogMetadataManager.partition_state."""
-    values = {"topic_id": tp.topic_id, "partition": tp.partition}
-    row = connection.execute(READ, values).one_or_none()
+    row = execute(connection, READ, key_values(key_of(tp))).fetchone()
     if row is None:
         raise unknown_partition(tp)
-    check_topic_name(tp, row.name)
+    check_topic_name(tp, row.topic)
     return AtRevision(_state(row, tp), row.revision)
 
 
-def cut_lineage(session: Session, partition: Partition) -> None:
-    """Cut the stored lineage to the partition's log start."""
-    row = session.execute(select(*only(LINEAGE)).where(_is(partition))).one_or_none()
-    if row is not None:
-        known = _lineage(row.leader_epochs, row.epoch_start_offsets)
-        _store_lineage(session, partition, known.from_offset(partition.log_start_offset))
-
-
-def bounds_of(session: Session, partition: Partition) -> tuple[int, Lineage]:
+def _bounds_of(connection: Connection, partition: Partition) -> tuple[int, Lineage]:
     """Read the reported high watermark and the stored lineage; 0 and empty without a report."""
-    columns = only((*LINEAGE, "high_watermark"))
-    row = session.execute(select(*columns).where(_is(partition))).one_or_none()
+    row = execute(connection, _BOUNDS, key_values(partition.key)).fetchone()
     if row is None:
         return 0, Lineage()
     return row.high_watermark, _lineage(row.leader_epochs, row.epoch_start_offsets)
 
 
-def overrule_report(session: Session, partition: Partition, leader_epoch: int | None) -> None:
-    """Overrule a stored report of an epoch above `leader_epoch`, or of any epoch if that is None.
-
-    The report stays overruled even if the partition's epoch rises later. The lineage stays.
-    """
-    above = true() if leader_epoch is None else COLUMNS.leader_epoch > leader_epoch
-    session.execute(
-        update(PartitionStateRow)
-        .where(_is(partition), above)
-        .values(
-            reported_at=OVERRULED_AT,
-            leader_epoch=0,
-            report_number=0,
-            broker_id=NO_BROKER,
-            reported_leader_epochs=[],
-            reported_epoch_start_offsets=[],
-            local_log_start_offset=0,
-            log_end_offset=0,
-            high_watermark=0,
-            last_stable_offset=0,
-            only_local_bytes=0,
-            copied_through_offset=NOTHING_COPIED,
-        )
-        .execution_options(synchronize_session=False)
-    )
-
-
 def _out_of_order(
-    session: Session, partition: Partition, report: PartitionReport
+    connection: Connection, partition: Partition, report: PartitionReport
 ) -> ConcurrentUpdateError:
-    stored = session.scalar(select(COLUMNS.report_number).where(_is(partition)))
+    statement = f"SELECT report_number FROM partition_states WHERE {_THIS}"
+    stored = execute(connection, statement, key_values(partition.key)).fetchone()
     return ConcurrentUpdateError(
         f"report_number: {report.report_number} of leader epoch {report.leader_epoch} of partition "
-        f"{report.topic_id_partition} is not above the stored report {stored}, and not the "
-        "same report; send a larger number"
+        f"{report.topic_id_partition} is not above the stored report {stored and stored[0]}, and "
+        "not the same report; send a larger number"
     )
 
 
-def _store_lineage(session: Session, partition: Partition, lineage: Lineage) -> None:
-    session.execute(
-        update(PartitionStateRow)
-        .where(_is(partition))
-        .values(
-            leader_epochs=[epoch.leader_epoch for epoch in lineage.entries],
-            epoch_start_offsets=[epoch.start_offset for epoch in lineage.entries],
-        )
-        .execution_options(synchronize_session=False)
-    )
+def _store_lineage(connection: Connection, partition: Partition, lineage: Lineage) -> None:
+    values = {
+        **key_values(partition.key),
+        "leader_epochs": [epoch.leader_epoch for epoch in lineage.entries],
+        "epoch_start_offsets": [epoch.start_offset for epoch in lineage.entries],
+    }
+    execute(connection, _STORE_LINEAGE, values)
 
 
 def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
@@ -282,26 +190,16 @@ def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
         highest_broker_leader_epoch=row.highest_broker_leader_epoch,
         polled_log=polled_log_rows.polled_log(row, tp),
         polled_at_ms=None if row.polled_at is None else ms_of(row.polled_at),
-        export_positions=exports_of(row.exports),
+        holds=holds_of(row.holds),
     )
     if row.report_number is None:
         return state
     state = replace(state, lineage=_lineage(row.leader_epochs, row.epoch_start_offsets))
-    if row.reported_at == OVERRULED_AT:
+    if row.is_overruled:
         return state
-    report = PartitionReport(
-        topic_id_partition=tp,
-        broker_id=row.broker_id,
-        leader_epoch=row.leader_epoch,
-        report_number=row.report_number,
-        lineage=_lineage(row.reported_leader_epochs, row.reported_epoch_start_offsets),
-        local_log_start_offset=row.local_log_start_offset,
-        log_end_offset=row.log_end_offset,
-        high_watermark=row.high_watermark,
-        last_stable_offset=row.last_stable_offset,
-        only_local_bytes=row.only_local_bytes,
-        copied_through_offset=row.copied_through_offset,
-    )
+    lineage = _lineage(row.reported_leader_epochs, row.reported_epoch_start_offsets)
+    figures = {name: getattr(row, name) for name in _FIGURES}
+    report = PartitionReport(topic_id_partition=tp, lineage=lineage, **figures)
     return replace(state, report=report, reported_at_ms=ms_of(row.reported_at))
 
 
@@ -312,16 +210,9 @@ def _lineage(epochs: Sequence[int], starts: Sequence[int]) -> Lineage:
 def _missing_in(lineage: Lineage, other: Lineage) -> str:
     """Format the entries that only `other` has as "epoch:start ...", for the audit trail."""
     missing = [entry for entry in other.entries if entry not in lineage.entries]
-    texts = [f"{entry.leader_epoch}:{entry.start_offset}" for entry in missing[:MAX_TOLD_EPOCHS]]
+    texts = [f"{entry.leader_epoch}:{entry.start_offset}" for entry in missing[:MAX_EVENT_EPOCHS]]
     others = len(missing) - len(texts)
     return " ".join([*texts, f"and {others} more"] if others else texts)
-
-
-def _is(partition: Partition) -> ColumnElement[bool]:
-    return and_(
-        PartitionStateRow.topic_id == partition.topic_id,
-        PartitionStateRow.partition == partition.partition,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +221,12 @@ class LogStartRaise:
 
     topic_id_partition: TopicIdPartition
     log_start_offset: int
-    # Not in the repr, which is digested: that of releases without it must stay the same.
-    restores: bool = field(default=False, repr=False)
+    restores: bool = False
 
 
 def raise_log_start(change: Change, rise: LogStartRaise) -> MutationOutcome:
     """Raise the log start; see RemoteLogMetadataManager.raise_log_start_offset."""
-    session, partition, context = change.session, change.partition, change.context
+    connection, partition, context = change.connection, change.partition, change.context
     tp, old, new = rise.topic_id_partition, partition.log_start_offset, rise.log_start_offset
     if partition.delete_state == FINISHED.value:
         raise unknown_partition(tp)
@@ -344,41 +234,41 @@ def raise_log_start(change: Change, rise: LogStartRaise) -> MutationOutcome:
         return change.unchanged()
     fence(partition, tp, context.broker_leader_epoch)
     change.locked.require_expected(context)
-    end = _end_offset(session, partition)
+    end = _end_offset(connection, partition)
     if rise.restores:
-        change.locked.require_frozen()
+        change.locked.require_rebuild()
         new = min(new, end)
         if new <= old:
             return change.unchanged()
     else:
-        change.locked.require_may_delete(context)
-        change.locked.require_exported(new - 1)
+        change.locked.require_not_held(Mark.LOG_START, old, new - 1)
+        change.locked.require_owner(context)
+        # Segments below the log start are no longer read: they must not wait there for their marks.
+        below = {**key_values(partition.key), "offset": new}
+        for row in execute(connection, _BYTES_BELOW, below):
+            change.locked.require_within_bound(row.bytes_below, marks=False)
     if new > end:
         raise InvalidRangeError(
             f"log_start_offset: {new} is above {end}, the end of partition {tp} (the reported high "
             "watermark or the last finished offset)"
         )
     partition.log_start_offset = new
-    cut_lineage(session, partition)
-    gaps.forget_below(session, partition, new)
+    _, lineage = _bounds_of(connection, partition)
+    _store_lineage(connection, partition, lineage.from_offset(new))
+    gaps.delete_below(connection, partition, new)
     epoch = context.broker_leader_epoch
     return change.record(Event("LOG_START", str(old), str(new), broker_leader_epoch=epoch))
 
 
-def _end_offset(session: Session, partition: Partition) -> int:
+def _end_offset(connection: Connection, partition: Partition) -> int:
     """Return the end of the partition (exclusive); 0 if nothing was reported or finished.
 
     Offsets that a former leader copied beyond the end of its epoch do not count: the log does not
     have them.
     """
-    rows = session.execute(
-        select(HighestOffsetRow.leader_epoch, HighestOffsetRow.highest_offset).where(
-            HighestOffsetRow.topic_id == partition.topic_id,
-            HighestOffsetRow.partition == partition.partition,
-        )
-    )
+    rows = execute(connection, _HIGHEST_OFFSETS, key_values(partition.key))
     ends: dict[int, int] = {row.leader_epoch: row.highest_offset + 1 for row in rows}
-    high_watermark, lineage = bounds_of(session, partition)
+    high_watermark, lineage = _bounds_of(connection, partition)
     if lineage.entries:
         ends = {
             entry.leader_epoch: min(end, lineage.end_offset_for(entry.leader_epoch, end))
@@ -406,48 +296,11 @@ def reset_leader_epoch(change: Change, reset: LeaderEpochReset) -> MutationOutco
         return change.unchanged()
     change.locked.require_expected(change.context)
     partition.highest_broker_leader_epoch = new
-    overrule_report(change.session, partition, new)
+    values = {**key_values(partition.key), "above": new}
+    execute(change.connection, _OVERRULE, values)
     event = Event("LEADER_EPOCH_RESET", _text(old), _text(new), broker_leader_epoch=new)
     return change.record(event)
 
 
 def _text(leader_epoch: int | None) -> str | None:
     return None if leader_epoch is None else str(leader_epoch)
-
-
-def set_export_position(
-    session: Session, tp: TopicIdPartition, name: str, next_offset: int, lease_ms: int
-) -> ExportPosition | None:
-    """Store a position; see RemoteLogMetadataManager.set_export_position.
-
-    Under the partition's lock: no deletion that was checked before it is still to be written.
-    """
-    partition = LockedPartitions.lock(session, [tp]).of(tp).row
-    if partition.delete_state == FINISHED.value:
-        raise unknown_partition(tp)
-    live = {export.name: export for export in partition.exports}
-    known = live.pop(name, None)
-    set_to = None
-    if lease_ms > 0:
-        if len(live) >= MAX_EXPORTS:
-            raise InvalidRequestError(
-                f"name: partition {tp} has the positions of {MAX_EXPORTS} exports already: "
-                f"{', '.join(live)}; end the lease of one"
-            )
-        until_ms = ms_of(session.scalars(select(NOW)).one()) + lease_ms
-        furthest = next_offset if known is None else max(next_offset, known.next_offset)
-        set_to = live[name] = ExportPosition(name, furthest, until_ms)
-    values = {
-        export.name: {"next_offset": export.next_offset, "lease_until_ms": export.lease_until_ms}
-        for export in live.values()
-    }
-    session.execute(
-        update(PartitionRow)
-        .where(
-            PartitionRow.topic_id == partition.topic_id,
-            PartitionRow.partition == partition.partition,
-        )
-        .values(export_positions=values or None)
-        .execution_options(synchronize_session=False)
-    )
-    return set_to

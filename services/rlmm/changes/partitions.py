@@ -1,24 +1,15 @@
 """Record the leaders of partitions, and move their deletion from state to state."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Uuid,
-    any_,
-    exists,
-    func,
-    literal,
-    select,
-    update,
-)
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import MutationOutcome
 from services.api.errors import InvalidRequestError, InvalidStateTransitionError
+from services.api.holds import Mark
 from services.api.ids import TopicIdPartition
 from services.api.partitions import (
     RemotePartitionDeleteMetadata,
@@ -32,8 +23,8 @@ from services.rlmm.changes.audit import Event
 from services.rlmm.changes.batch import Batch, Change
 from services.rlmm.changes.idempotency import Records
 from services.rlmm.changes.locked_partitions import LockedPartitions, lock_topics
+from services.rlmm.database.db import execute, key_values
 from services.rlmm.database.limits import check_text
-from services.rlmm.database.tables import LIVE, EventRow, PartitionRow, SegmentRow, TopicRow
 from services.rlmm.guards import (
     FINISHED,
     MARKED,
@@ -45,15 +36,29 @@ from services.rlmm.guards import (
     unknown_partition,
 )
 
-KNOWN = PartitionRow.delete_state.is_distinct_from(FINISHED.value)
-"""Condition for the partitions that reads return."""
+# Literal conditions, so that partial indexes are used.
+_HAS_LIVE_SEGMENTS = """
+    SELECT EXISTS (SELECT FROM segments
+        WHERE topic_id = %(topic_id)s AND partition = %(partition)s
+            AND state <> 'DELETE_SEGMENT_FINISHED')"""
+_LATEST_EVENT = """
+    SELECT max(revision) FROM events
+    WHERE topic_id = %(topic_id)s AND partition = %(partition)s
+        AND kind = 'PARTITION_DELETE' AND to_state = %(state)s"""
+
+# Locks and writes nothing if nothing is new: the id of a cluster does not change.
+_RECORD_CLUSTER = """
+    UPDATE topics SET cluster_id = %(cluster_id)s WHERE topic_id = ANY(ARRAY(
+        SELECT topic_id FROM topics WHERE topic_id = ANY(%(topic_ids)s) AND cluster_id IS NULL
+        ORDER BY topic_id FOR NO KEY UPDATE))"""
+_DELETE_CLUSTER = "UPDATE topics SET cluster_id = NULL WHERE topic_id = %(topic_id)s"
 
 MAX_LEADERSHIP_CHANGES = 20_000
 """The most partitions in one call of on_partition_leadership_changes, which is one transaction."""
 
 
 def announce_all(
-    session: Session,
+    connection: Connection,
     leaders: Sequence[PartitionLeadership],
     followers: Sequence[PartitionLeadership],
     broker_id: int,
@@ -65,8 +70,8 @@ def announce_all(
     """
     changes = sorted({*leaders, *followers}, key=_highest_epoch_of_each_partition_first)
     tps = [change.topic_id_partition for change in changes]
-    lock_topics(session, tps)
-    batch = Batch(session, LockedPartitions.lock_or_create(session, tps))
+    lock_topics(connection, tps)
+    batch = Batch(connection, LockedPartitions.lock_or_create(connection, tps))
     for change in changes:
         try:
             partition = batch.partitions.of(change.topic_id_partition).row
@@ -74,11 +79,12 @@ def announce_all(
             raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
         # A deleted partition stays deleted: its topic id is never used again.
         if partition.delete_state != FINISHED.value:
-            note_leader(batch.records, partition, change.leader_epoch, broker_id)
+            record_leader(batch.records, partition, change.leader_epoch, broker_id)
     batch.write()
     if cluster_id is not None:
-        topic_ids = {change.topic_id_partition.topic_id for change in changes}
-        note_cluster(session, topic_ids, cluster_id)
+        topic_ids = list({change.topic_id_partition.topic_id for change in changes})
+        values = {"topic_ids": topic_ids, "cluster_id": cluster_id}
+        execute(connection, _RECORD_CLUSTER, values)
 
 
 def _place(
@@ -101,7 +107,7 @@ def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple
     return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
 
-def note_leader(
+def record_leader(
     records: Records, partition: Partition, leader_epoch: int | None, broker_id: int
 ) -> None:
     """Record an event if the partition is new or its highest leader epoch rises.
@@ -118,7 +124,11 @@ def move_deletion(change: Change, metadata: RemotePartitionDeleteMetadata) -> Mu
     """Move the partition's deletion to `metadata.state`, or count a repeat if it is in that
     state.
     """
-    session, partition, epoch = change.session, change.partition, change.context.broker_leader_epoch
+    connection, partition, epoch = (
+        change.connection,
+        change.partition,
+        change.context.broker_leader_epoch,
+    )
     tp, target = metadata.topic_id_partition, metadata.state
     if target is MARKED:
         fence(partition, tp, epoch)
@@ -128,27 +138,24 @@ def move_deletion(change: Change, metadata: RemotePartitionDeleteMetadata) -> Mu
     before = delete_predecessor(target)
     if present != (before.value if before else None):
         raise illegal_move(f"partition {tp}", present, target.value)
-    if target is FINISHED and _has_live_segments(session, partition):
+    if target is FINISHED and _value(connection, _HAS_LIVE_SEGMENTS, partition):
         raise InvalidStateTransitionError(f"partition {tp} still has segments; delete them first")
     change.locked.require_expected(change.context)
     if target is not FINISHED:
-        change.locked.require_not_frozen()
-    if target is STARTED:
-        change.locked.require_no_hold()
-    elif target is FINISHED:
-        gaps.forget_all(session, partition)
+        mark = Mark.PARTITION if target is STARTED else Mark.PARTITION_MARK
+        change.locked.require_not_held(mark)
+    else:
+        gaps.delete_all(connection, partition)
     partition.delete_state = target.value
     event = Event("PARTITION_DELETE", present, target.value, metadata.broker_id, epoch)
     return change.record(event)
 
 
-def _has_live_segments(session: Session, partition: Partition) -> bool:
-    segments = exists().where(
-        SegmentRow.topic_id == partition.topic_id,
-        SegmentRow.partition == partition.partition,
-        LIVE,
-    )
-    return bool(session.scalar(select(segments)))
+def _value(connection: Connection, statement: str, partition: Partition, **values: object) -> Any:
+    """Return the single value of a statement about a partition."""
+    row = execute(connection, statement, {**key_values(partition.key), **values}).fetchone()
+    assert row is not None
+    return row[0]
 
 
 def _repeated(change: Change, state: RemotePartitionDeleteState) -> MutationOutcome:
@@ -157,15 +164,7 @@ def _repeated(change: Change, state: RemotePartitionDeleteState) -> MutationOutc
     If the audit trail no longer has the event, the outcome has the present revision, of another
     event.
     """
-    partition = change.partition
-    revision = change.session.scalar(
-        select(func.max(EventRow.revision)).where(
-            EventRow.topic_id == partition.topic_id,
-            EventRow.partition == partition.partition,
-            EventRow.kind == "PARTITION_DELETE",
-            EventRow.to_state == state.value,
-        )
-    )
+    revision = _value(change.connection, _LATEST_EVENT, change.partition, state=state.value)
     if revision is None:
         return change.unchanged()
     return change.repeat(revision)
@@ -182,37 +181,6 @@ def check_cluster_id(cluster_id: str) -> None:
     check_text(cluster_id, "cluster_id")
 
 
-def note_cluster(session: Session, topic_ids: Iterable[UUID], cluster_id: str) -> None:
-    """Record the cluster of those topics that have none.
-
-    A recorded cluster stays, because the id of a cluster does not change. The caller has locked the
-    topics' partitions. If nothing is new, nothing is locked or written.
-    """
-    unknown = (
-        select(TopicRow.topic_id)
-        .where(_among(topic_ids), TopicRow.cluster_id.is_(None))
-        .order_by(TopicRow.topic_id)
-        .with_for_update(key_share=True)
-    )
-    found = session.scalars(unknown).all()
-    if found:
-        _set(session, found, cluster_id)
-
-
-def forget_cluster(session: Session, topic_id: UUID) -> None:
-    """Delete a topic's recorded cluster; the caller locked the topic before its partitions."""
-    _set(session, [topic_id], None)
-
-
-def _set(session: Session, topic_ids: Iterable[UUID], cluster_id: str | None) -> None:
-    changed = update(TopicRow).where(_among(topic_ids)).values(cluster_id=cluster_id)
-    session.execute(changed, execution_options={"synchronize_session": False})
-
-
-def _among(topic_ids: Iterable[UUID]) -> ColumnElement[bool]:
-    return TopicRow.topic_id == any_(literal(list(topic_ids), ARRAY(Uuid)))
-
-
 @dataclass(frozen=True, slots=True)
 class Undeletion:
     """The arguments of undelete_partition, but for the context."""
@@ -220,10 +188,10 @@ class Undeletion:
     topic_id_partition: TopicIdPartition
 
 
-def lock_to_undelete(session: Session, tps: Collection[TopicIdPartition]) -> LockedPartitions:
+def lock_to_undelete(connection: Connection, tps: Collection[TopicIdPartition]) -> LockedPartitions:
     """Lock the topics, which `undelete` writes, and then the partitions."""
-    lock_topics(session, tps)
-    return LockedPartitions.lock(session, tps)
+    lock_topics(connection, tps)
+    return LockedPartitions.lock(connection, tps)
 
 
 def undelete(change: Change, undeletion: Undeletion) -> MutationOutcome:
@@ -244,6 +212,6 @@ def undelete(change: Change, undeletion: Undeletion) -> MutationOutcome:
         )
     change.locked.require_expected(change.context)
     partition.delete_state = None
-    forget_cluster(change.session, partition.topic_id)
+    execute(change.connection, _DELETE_CLUSTER, key_values(partition.key))
     epoch = change.context.broker_leader_epoch
     return change.record(Event("PARTITION_DELETE", present, broker_leader_epoch=epoch))

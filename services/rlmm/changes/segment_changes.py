@@ -1,16 +1,17 @@
 """Add segments, and move them from state to state."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import TypeAlias
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
     InvalidStateTransitionError,
+    RemoteStorageError,
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -19,13 +20,14 @@ from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require
 from services.rlmm.changes import batch as statements
-from services.rlmm.changes.audit import Event
+from services.rlmm.changes.audit import Event, addition_event
 from services.rlmm.changes.batch import (
     Addition,
-    Asked,
     Change,
     Move,
+    Outcome,
     Outcomes,
+    Requested,
     SegmentBatch,
     SegmentChange,
     change_in,
@@ -36,10 +38,14 @@ from services.rlmm.changes.batch import (
 )
 from services.rlmm.changes.locked_partitions import LockedPartitions, ensure_partitions
 from services.rlmm.database import epoch_index
-from services.rlmm.database.db import PartitionKey, Transactions, key_of
+from services.rlmm.database.db import PartitionKey, Transactions, execute, key_of, key_values
 from services.rlmm.database.limits import Limits, check_storable
-from services.rlmm.database.rows import AnyRow, event_key, event_key_of, segment_from_row
-from services.rlmm.database.tables import HighestOffsetRow
+from services.rlmm.database.rows import (
+    AnyRow,
+    event_key_of,
+    kept_until_ms_of,
+    segment_from_row,
+)
 from services.rlmm.guards import (
     Partition,
     fence,
@@ -60,19 +66,25 @@ _VISIBILITY = {
 }
 
 
-def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+_HIGHEST_OFFSETS = """
+    SELECT leader_epoch, highest_offset FROM highest_offsets
+    WHERE topic_id = %(topic_id)s AND partition = %(partition)s
+        AND leader_epoch = ANY(%(epochs)s)"""
+
+
+def index_in_order(connection: Connection, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
     """Index imported segments in this order, as if they had been added and the finished ones
     published.
     """
     copies = [s for s in segments if s.state not in (FINISHED, DELETE_FINISHED)]
-    epoch_index.add(session, copies)
+    epoch_index.add(connection, copies)
     finished = [s for s in segments if s.state is FINISHED]
-    for run in _runs(finished, _highest_offsets(session, finished)):
+    for run in _runs(finished, _highest_offsets(connection, finished)):
         if len(run) > 1:
-            epoch_index.publish_appended(session, run)
+            epoch_index.publish_appended(connection, run)
         else:
-            epoch_index.add(session, run)
-            epoch_index.publish(session, [run[0].remote_log_segment_id])
+            epoch_index.add(connection, run)
+            epoch_index.publish(connection, [run[0].remote_log_segment_id])
 
 
 def _runs(
@@ -101,20 +113,15 @@ def _runs(
 
 
 def _highest_offsets(
-    session: Session, segments: Sequence[RemoteLogSegmentMetadata]
+    connection: Connection, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> dict[int, int]:
     """Read the highest finished offset of each leader epoch that the segments have."""
     if not segments:
         return {}
-    tp = segments[0].topic_id_partition
+    key = key_of(segments[0].topic_id_partition)
     epochs = {each.leader_epoch for segment in segments for each in segment.segment_leader_epochs}
-    rows = session.execute(
-        select(HighestOffsetRow.leader_epoch, HighestOffsetRow.highest_offset).where(
-            HighestOffsetRow.topic_id == tp.topic_id,
-            HighestOffsetRow.partition == tp.partition,
-            HighestOffsetRow.leader_epoch.in_(epochs),
-        )
-    )
+    values = {**key_values(key), "epochs": list(epochs)}
+    rows = execute(connection, _HIGHEST_OFFSETS, values)
     return {row.leader_epoch: row.highest_offset for row in rows}
 
 
@@ -123,7 +130,7 @@ MAX_ADDED_EPOCHS = 50_000
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
-Additions: TypeAlias = Mapping[int, Asked[SegmentAddition]]
+Additions: TypeAlias = Mapping[int, Requested[SegmentAddition]]
 """Items by their places in the batch, in order."""
 
 
@@ -144,15 +151,15 @@ def check_addition(limits: Limits, addition: SegmentAddition) -> None:
     check_storable(addition.context)
 
 
-def _add_in(session: Session, additions: Additions) -> Outcomes:
-    tps = [tp_of(asked.item) for asked in additions.values()]
-    created = ensure_partitions(session, tps)
+def _add_in(connection: Connection, additions: Additions) -> Outcomes:
+    tps = [tp_of(requested.item) for requested in additions.values()]
+    created = ensure_partitions(connection, tps)
 
-    def lock(session: Session, tps: Iterable[TopicIdPartition]) -> LockedPartitions:
-        return LockedPartitions.lock(session, tps, created)
+    def lock(connection: Connection, tps: Iterable[TopicIdPartition]) -> LockedPartitions:
+        return LockedPartitions.lock(connection, tps, created)
 
     return change_in(
-        session, lock, additions.values(), lambda batch: _Additions(batch, additions).outcomes()
+        connection, lock, additions.values(), lambda batch: _Additions(batch, additions).outcomes()
     )
 
 
@@ -164,13 +171,13 @@ class _Additions:
 
     def outcomes(self) -> Outcomes:
         outcomes = {
-            place: self._batch.outcome(asked, partial(self._add, asked.item))
-            for place, asked in self._items.items()
+            place: self._batch.outcome(requested, partial(self._add, requested.item))
+            for place, requested in self._items.items()
         }
         if self._added:
-            session = self._batch.session
-            statements.add_segments(session, self._added)
-            epoch_index.add(session, [each.metadata for each in self._added])
+            connection = self._batch.connection
+            statements.add_segments(connection, self._added)
+            epoch_index.add(connection, [each.metadata for each in self._added])
         return outcomes
 
     def _add(self, item: SegmentAddition, change: Change) -> MutationOutcome:
@@ -181,16 +188,7 @@ class _Additions:
             return change.repeat(_added_before(stored, metadata))
         change.locked.require_expected(context)
         raise_leader_epoch(partition, epoch)
-        event = Event(
-            "SEGMENT",
-            None,
-            metadata.state.value,
-            metadata.broker_id,
-            epoch,
-            metadata.remote_log_segment_id.id,
-            event_key(metadata),
-        )
-        outcome = change.record(event)
+        outcome = change.record(addition_event(metadata, epoch))
         partition.move_totals(None, metadata.state, metadata.segment_size_in_bytes)
         self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
         return outcome
@@ -234,7 +232,7 @@ def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
     return revision
 
 
-Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]
+Updates: TypeAlias = Mapping[int, Requested[SegmentUpdate]]
 """Items by their places in the batch, in order."""
 
 
@@ -257,9 +255,9 @@ def update(batch: SegmentBatch, updates: Updates) -> Outcomes:
     return _Moves(batch, updates).outcomes()
 
 
-def _update_in(session: Session, updates: Updates) -> Outcomes:
+def _update_in(connection: Connection, updates: Updates) -> Outcomes:
     lock = LockedPartitions.lock
-    return change_in(session, lock, updates.values(), lambda batch: update(batch, updates))
+    return change_in(connection, lock, updates.values(), lambda batch: update(batch, updates))
 
 
 class _Moves:
@@ -275,28 +273,56 @@ class _Moves:
 
     def outcomes(self) -> Outcomes:
         outcomes = {
-            place: self._batch.outcome(asked, partial(self._move, asked.item))
-            for place, asked in self._items.items()
+            place: self._completed(
+                requested.item,
+                self._batch.outcome(requested, partial(self._move, requested.item)),
+            )
+            for place, requested in self._items.items()
         }
         if self._moves:
-            session = self._batch.session
-            self._batch.check_at_the_end(statements.move_segments(session, self._moves))
+            connection = self._batch.connection
+            self._batch.check_at_the_end(statements.move_segments(connection, self._moves))
             for wave in _waves(self._moves):
-                _show(session, wave)
+                _write_index(connection, wave)
         return outcomes
+
+    def _completed(self, item: SegmentUpdate, outcome: Outcome) -> Outcome:
+        """Add until when the objects stay, and to a mark the custom metadata that names them."""
+        stored = self._batch.stored(segment_id_of(item))
+        if stored is None or isinstance(outcome, RemoteStorageError):
+            return outcome
+        moved = self._moves[-1] if self._moves else None
+        is_moved = moved is not None and moved.update is item.update
+        kept_until_ms = moved.kept_until_ms if moved and is_moved else kept_until_ms_of(stored)
+        outcome = replace(outcome, kept_until_ms=kept_until_ms)
+        if item.update.state is not DELETE_STARTED:
+            return outcome
+        sent, named = item.update.custom_metadata, stored.custom_metadata
+        if sent is not None and stored.state in (STARTED.value, FINISHED.value):
+            named = sent
+        return replace(outcome, custom_metadata=named)
 
     def _move(self, item: SegmentUpdate, change: Change) -> MutationOutcome:
         segment_id = segment_id_of(item)
         stored = self._batch.stored(segment_id)
         if stored is None:
             raise unknown_segment(segment_id)
-        if not may_move(change.locked, stored, item.update, item.context):
-            return change.repeat(stored.state_revision)
+        kept_until_ms = kept_until_ms_of(stored)
+        if may_move(change.locked, stored, item.update, item.context):
+            if stored.state == FINISHED.value:
+                kept_until_ms = change.locked.kept_until_ms(item.context)
+        elif item.update.state is DELETE_FINISHED and change.locked.may_forget_objects(
+            stored, item.context
+        ):
+            kept_until_ms = None
+        else:
+            is_own = item.context.plan_id is not None and item.context.plan_id == stored.plan_id
+            return MutationOutcome(is_own, change.repeat(stored.state_revision).revision)
         outcome = change.record(_event(item, stored))
         before = RemoteLogSegmentState(stored.state)
         change.partition.move_totals(before, item.update.state, stored.segment_size_in_bytes)
-        plan_id = item.context.plan_id
-        self._moves.append(Move(item.update, stored.state, outcome.revision, plan_id))
+        move = Move(item.update, stored.state, outcome.revision, item.context.plan_id)
+        self._moves.append(replace(move, kept_until_ms=kept_until_ms))
         return outcome
 
 
@@ -319,14 +345,14 @@ def _waves(moves: Iterable[Move]) -> Iterator[list[Move]]:
         yield [move for step in wave for move in step]
 
 
-def _show(session: Session, wave: Iterable[Move]) -> None:
+def _write_index(connection: Connection, wave: Iterable[Move]) -> None:
     """Write the moves of a wave into the index of offsets."""
     by_state: dict[RemoteLogSegmentState, list[RemoteLogSegmentId]] = {}
     for move in wave:
         by_state.setdefault(move.update.state, []).append(move.update.remote_log_segment_id)
     for state, write in _VISIBILITY.items():
         if state in by_state:
-            write(session, by_state[state])
+            write(connection, by_state[state])
 
 
 def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
@@ -343,7 +369,9 @@ def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
     )
 
 
-def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+def apply_unlocked(
+    connection: Connection, changes: Mapping[int, Requested[SegmentChange]]
+) -> Outcomes:
     """Apply the changes whose partition is known and not locked; omit the others.
 
     Args:
@@ -352,16 +380,18 @@ def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]
 
     def change(batch: SegmentBatch) -> Outcomes:
         present = {
-            place: asked
-            for place, asked in changes.items()
-            if tp_of(asked.item) in batch.partitions
+            place: requested
+            for place, requested in changes.items()
+            if tp_of(requested.item) in batch.partitions
         }
         return _change(batch, present)
 
-    return change_in(session, LockedPartitions.lock_skip_locked, changes.values(), change)
+    return change_in(connection, LockedPartitions.lock_skip_locked, changes.values(), change)
 
 
-def apply_locked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+def apply_locked(
+    connection: Connection, changes: Mapping[int, Requested[SegmentChange]]
+) -> Outcomes:
     """Apply changes of one partition, whose lock this waits for.
 
     An addition creates the partition too if it is unknown.
@@ -369,21 +399,21 @@ def apply_locked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) 
     Args:
         changes: of a call each, no two of one segment.
     """
-    items = [asked.item for asked in changes.values()]
+    items = [requested.item for requested in changes.values()]
     added = [tp_of(item) for item in items if isinstance(item, SegmentAddition)]
-    created = ensure_partitions(session, added) if added else ()
+    created = ensure_partitions(connection, added) if added else ()
     lock = partial(LockedPartitions.lock, created=created)
-    return change_in(session, lock, changes.values(), lambda batch: _change(batch, changes))
+    return change_in(connection, lock, changes.values(), lambda batch: _change(batch, changes))
 
 
-def _change(batch: SegmentBatch, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+def _change(batch: SegmentBatch, changes: Mapping[int, Requested[SegmentChange]]) -> Outcomes:
     batch.items_are_calls = True
-    additions: dict[int, Asked[SegmentAddition]] = {}
-    updates: dict[int, Asked[SegmentUpdate]] = {}
-    for place, asked in changes.items():
-        item = asked.item
+    additions: dict[int, Requested[SegmentAddition]] = {}
+    updates: dict[int, Requested[SegmentUpdate]] = {}
+    for place, requested in changes.items():
+        item = requested.item
         if isinstance(item, SegmentAddition):
-            additions[place] = Asked(item, asked.call)
+            additions[place] = Requested(item, requested.call)
         else:
-            updates[place] = Asked(item, asked.call)
+            updates[place] = Requested(item, requested.call)
     return _Additions(batch, additions).outcomes() | update(batch, updates)

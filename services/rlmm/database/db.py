@@ -6,25 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy import (
-    Connection,
-    Engine,
-    PoolProxiedConnection,
-)
-from sqlalchemy.exc import (
-    DataError,
-    DBAPIError,
-    InterfaceError,
-    OperationalError,
-    SQLAlchemyError,
-)
+from sqlalchemy import Connection, Engine, PoolProxiedConnection
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.orm import Session, sessionmaker
 
 from services.api.errors import (
     CorruptMetadataError,
@@ -38,6 +27,7 @@ from services.rlmm.database.engine import LostSessionError, verify_session
 from services.rlmm.database.metrics import Operation, Result, observe
 from services.rlmm.database.rows import SEGMENT_COLUMNS
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -94,10 +84,14 @@ _RESULTS_OF_CLASSES: Mapping[str, Result] = {
     "57": "unreachable",
     "no": "unreachable",
 }
-"""By the first two characters; "no SQLSTATE" is an error of the connection."""
+"""By the first two characters; _NO_SQLSTATE is an error of the connection."""
+_NO_SQLSTATE = "no SQLSTATE"
 SEGMENT = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
 """SQL for the columns of segment_from_row, of `segments AS s`."""
 PARTITIONS = "partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"
+PARTITIONS_IN_ORDER = """partitions AS p CROSS JOIN LATERAL (
+        SELECT * FROM topics WHERE topics.topic_id = p.topic_id LIMIT 1) AS t"""
+"""SQL for reads of many partitions: a merge join would read each removed topic too."""
 IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
 """SQL condition for the partitions that reads return."""
 
@@ -123,12 +117,13 @@ class Transactions:
         self._engine = engine
         self._require_usable = require_usable
         self._after_commit = after_commit
-        self._sessions = sessionmaker(engine)
         # BEGIN and ROLLBACK around a single SELECT would be two more round trips.
         self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
 
-    def change(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in one transaction and return after the commit.
+    def change(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Run `work` with a connection and the arguments in a transaction; return after the commit.
 
         `work` may run several times, and must do nothing but database work.
 
@@ -138,25 +133,30 @@ class Transactions:
         """
         self._require_usable()
         with _measured("change"):
-            return retry_if_rolled_back(lambda: self._change_once(work))
+            return retry_if_rolled_back(
+                lambda: self._change_once(lambda connection: work(connection, *args, **named))
+            )
 
-    def _change_once(self, work: Callable[[Session], T]) -> T:
-        with self._discarding(), self._sessions.begin() as session:
-            result = work(session)
-            session.flush()
+    def _change_once(self, work: Callable[[Connection], T]) -> T:
+        with self._discarding(), self._engine.begin() as connection:
+            result = work(connection)
             failpoint("rlmm.before_commit")
         failpoint("rlmm.after_commit")
         self._after_commit()
         return result
 
-    def read(self, query: Callable[[Connection], T]) -> T:
-        """Run `query`, one statement, outside of any transaction.
+    def read(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Run `query`, one statement, with a connection and the arguments outside of a transaction.
 
         Raises:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         with _measured("read"):
-            return self._again_if_condemned(lambda: self._read_once(query))
+            return self._retry_if_condemned(
+                lambda: self._read_once(lambda connection: query(connection, *args, **named))
+            )
 
     def _read_once(self, query: Callable[[Connection], T]) -> T:
         # Sends no BEGIN. Detects the end of a session, whichever library ran the statement.
@@ -175,7 +175,7 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         with _measured("look_up"):
-            return self._again_if_condemned(lambda: self._read_row_once(statement, parameters))
+            return self._retry_if_condemned(lambda: self._read_row_once(statement, parameters))
 
     def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
         with self._cursor() as cursor:
@@ -188,13 +188,13 @@ class Transactions:
             RetriableRemoteStorageError: neither it nor a new one is.
         """
         with _measured("look_up"):
-            self._again_if_condemned(self._check_session_once)
+            self._retry_if_condemned(self._check_session_once)
 
     def _check_session_once(self) -> None:
         with self._pooled() as (pooled, _):
             verify_session(pooled)
 
-    def _again_if_condemned(self, reading: Callable[[], T]) -> T:
+    def _retry_if_condemned(self, reading: Callable[[], T]) -> T:
         """Retry a read once in new sessions: a stale session fails until a rollback."""
         try:
             with self._discarding():
@@ -233,9 +233,9 @@ class Transactions:
             connection.autocommit = True
             yield pooled, connection
         finally:
-            self._give_back(pooled, connection)
+            self._release(pooled, connection)
 
-    def _give_back(
+    def _release(
         self, pooled: PoolProxiedConnection, connection: "psycopg.Connection[Any]"
     ) -> None:
         if connection.closed:
@@ -250,8 +250,10 @@ class Transactions:
         else:
             pooled.close()
 
-    def read_in_transaction(self, query: Callable[[Connection], T]) -> T:
-        """Run `query` in a transaction, which a database cursor needs. Changes nothing.
+    def read_in_transaction(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Run `query` as `read` does, in a transaction, which a database cursor needs.
 
         Raises:
             RetriableRemoteStorageError: the database is unreachable or busy.
@@ -262,7 +264,7 @@ class Transactions:
             self._discarding(),
             self._engine.begin() as connection,
         ):
-            return query(connection)
+            return query(connection, *args, **named)
 
 
 def _is_condemned(e: DBAPIError | psycopg.Error) -> bool:
@@ -306,7 +308,7 @@ def _measured(operation: Operation) -> Iterator[None]:
         result = _result_of(e)
         raise _our_error(e) from e
     except RemoteStorageError:
-        # The database did what was asked, and RLMM refuses the request.
+        # The database ran the statements, and RLMM refuses the request.
         result = "ok"
         raise
     finally:
@@ -318,8 +320,7 @@ def _result_of(e: SQLAlchemyError | psycopg.Error) -> Result:
     if isinstance(e, PoolTimeoutError):
         return "no_connection"
     code = sqlstate(e).split()[0]
-    found = _RESULTS.get(code) or _RESULTS_OF_CLASSES.get(code[:2])
-    return found or "failed"
+    return _RESULTS.get(code) or _RESULTS_OF_CLASSES.get(code[:2]) or "failed"
 
 
 def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
@@ -349,9 +350,12 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
             f"the metadata database has another session or server than before: {reason}; RLMM "
             "connects again: retry"
         )
+    if isinstance(e, PoolTimeoutError):
+        return RetriableRemoteStorageError("every connection to the metadata database is in use")
     if isinstance(e, retriable) or code in _NOT_READY:
+        why = "it does not answer" if state == _NO_SQLSTATE else state
         return RetriableRemoteStorageError(
-            f"the metadata database cannot be reached, is busy or is not ready ({state}); retry"
+            f"the metadata database cannot be reached, is busy or is not ready ({why}); retry"
         )
     if isinstance(e, DataError | psycopg.DataError):
         return InvalidRequestError(f"request: a value cannot be stored ({state})")
@@ -367,7 +371,7 @@ def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
     """
     cause = e.orig if isinstance(e, DBAPIError) else e
     if not isinstance(cause, psycopg.Error) or cause.sqlstate is None:
-        return "no SQLSTATE"
+        return _NO_SQLSTATE
     constraint = cause.diag.constraint_name
     return f"{cause.sqlstate} {constraint}" if constraint else cause.sqlstate
 
@@ -407,18 +411,34 @@ def wait_for_answers(connection: Connection) -> None:
         pipeline.sync()
 
 
+def execute(
+    connection: Connection,
+    statement: str,
+    values: Mapping[str, object],
+    *,
+    prepare: bool | None = None,
+) -> psycopg.Cursor[Any]:
+    """Run a statement; its result has named tuples.
+
+    Uses psycopg alone, like Transactions.read_row, but in the connection's transaction.
+
+    Args:
+        prepare: None prepares it once it ran a few times with values of the same types, of which
+            numbers have three, by their size.
+    """
+    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.execute(statement, values, prepare=prepare)
+
+
 def run(
     connection: Connection,
     statement: str,
     rows: Sequence[JsonRow],
     values: Mapping[str, object] | None = None,
 ) -> psycopg.Cursor[Any]:
-    """Run a statement with `rows` as %(rows)s; its result has named tuples.
-
-    Uses psycopg alone, like Transactions.read_row, but in the connection's transaction.
-    """
-    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
-    return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
+    """Run a prepared statement as `execute` does, with `rows` as %(rows)s."""
+    named = {"rows": json.dumps(rows), **(values or {})}
+    return execute(connection, statement, named, prepare=True)
 
 
 def stream(
@@ -450,6 +470,11 @@ def _driver(connection: Connection) -> "psycopg.Connection[Any]":
 
 def key_of(tp: TopicIdPartition) -> PartitionKey:
     return tp.topic_id, tp.partition
+
+
+def key_values(key: PartitionKey) -> dict[str, object]:
+    """Return the values of %(topic_id)s and %(partition)s in a statement of `execute`."""
+    return {"topic_id": key[0], "partition": key[1]}
 
 
 def partition_row(key: PartitionKey) -> JsonRow:

@@ -30,7 +30,14 @@ SESSION_MAX_AGE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLimits:
-    """Numbers of connections and timeouts; RlmmSettings describes each."""
+    """Numbers of connections and timeouts; RlmmSettings describes the others.
+
+    Attributes:
+        connect_timeout_ms: libpq counts whole seconds, and waits for two at least.
+        idle_in_transaction_timeout_ms: after which the database ends a transaction. RLMM computes
+            for milliseconds between two statements: one that is idle for longer hangs, and its
+            locks stop others.
+    """
 
     pool_size: int = 16
     pool_timeout_ms: int = 5_000
@@ -134,7 +141,7 @@ def _passwords(engine: Engine, file: Path) -> "Passwords":
 
 
 class Passwords:
-    """Lets each new connection use the password that is in the file then.
+    """Let each new connection use the password that is in the file then.
 
     If the server refuses it, the password of the last connection is tried too: it stays good from
     the replacement of the file until the change of the role. If that is refused as well, the role
@@ -204,7 +211,7 @@ def _settings(limits: DatabaseLimits) -> dict[str, str]:
         "standard_conforming_strings": "on",
         # To plan a look-up for its values takes longer than to run it.
         "plan_cache_mode": "force_generic_plan",
-        # A plan is kept, so a plan made while a table was small or had no statistics must use the
+        # A plan is reused, so one made while a table was small or had no statistics must use the
         # index too. A table without a suitable index is scanned nevertheless.
         "enable_seqscan": "off",
         "jit": "off",
@@ -228,7 +235,7 @@ class LostSessionError(psycopg.OperationalError):
 
 
 def verify_session(pooled: PoolProxiedConnection) -> None:
-    """Ask a pooled connection whether its session is the one that began, and may write.
+    """Check that the session of a pooled connection is the one that began, and may write.
 
     Raises:
         LostSessionError: it is not.
@@ -248,7 +255,7 @@ class RefusedSessionError(Exception):
 
 
 class _Sessions:
-    """Gives each new session its settings, and asks the session whether it has them."""
+    """Give each new session its settings, and check that the session has them."""
 
     def __init__(self, engine: Engine, limits: DatabaseLimits) -> None:
         self._engine = engine
@@ -268,12 +275,12 @@ class _Sessions:
         connection = connect()
         try:
             connection.autocommit = True
-            given = self._give(connection)
-            state = self._ask(connection)
+            set_to = self._set(connection)
+            state = self._state_of(connection)
             problems = {
                 f"setting {name}": f"is {state[name]}, should be {value}: the session does not "
                 "keep what RLMM sets; is a pooler between them?"
-                for name, value in given.items()
+                for name, value in set_to.items()
                 if state[name] != value
             } | _problems(state)
             if not problems and state[_PROCESS] != str(connection.info.backend_pid):
@@ -294,7 +301,7 @@ class _Sessions:
         self._server = state[_SERVER]
         return connection
 
-    def _give(self, connection: "psycopg.Connection[Any]") -> dict[str, str]:
+    def _set(self, connection: "psycopg.Connection[Any]") -> dict[str, str]:
         """Set the settings; return them as PostgreSQL writes them."""
         calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
         values = [text for each in self._settings.items() for text in each]
@@ -302,17 +309,17 @@ class _Sessions:
         assert row is not None
         return dict(zip(self._settings, row, strict=True))
 
-    def _ask(self, connection: "psycopg.Connection[Any]") -> dict[str, str]:
-        """Ask a session for its settings, and for what serves it."""
+    def _state_of(self, connection: "psycopg.Connection[Any]") -> dict[str, str]:
+        """Read the settings of a session, and what serves it."""
         names = [*self._settings, "server_encoding", "transaction_read_only"]
-        asked = ", ".join(["current_setting(%s)"] * len(names))
-        query = f"SELECT {asked}, pg_backend_pid()::text, pg_postmaster_start_time()::text"
+        settings = ", ".join(["current_setting(%s)"] * len(names))
+        query = f"SELECT {settings}, pg_backend_pid()::text, pg_postmaster_start_time()::text"
         row = connection.execute(query.encode(), names).fetchone()
         assert row is not None
         return dict(zip([*names, _PROCESS, _SERVER], row, strict=True))
 
     def _verify(self, connection: "psycopg.Connection[Any]", began: dict[str, str]) -> None:
-        state = self._ask(connection)
+        state = self._state_of(connection)
         if state[_PROCESS] != began[_PROCESS]:
             self._is_pooler_verified = False
         changed = [name for name in began if state[name] != began[name]]
@@ -326,19 +333,19 @@ class _Sessions:
         connection: "psycopg.Connection[Any]",
         connect: Callable[[], "psycopg.Connection[Any]"],
     ) -> dict[str, str]:
-        """Find out whether a pooler gives each of two connections a session of its own."""
+        """Test whether a pooler gives each of two connections a session of its own."""
         if self._is_pooler_verified:
             return {}
         with closing(connect()) as other:
             other.autocommit = True
             # In an order in which no rotation of sessions gives each one the same every time.
-            asked = [connection, other, other, connection, connection, other]
-            pairs = {(id(each), each.execute(_ASK_PROCESS).fetchone()) for each in asked}
+            order = [connection, other, other, connection, connection, other]
+            pairs = {(id(each), each.execute(_READ_PROCESS).fetchone()) for each in order}
         self._is_pooler_verified = len(pairs) == len({process for _, process in pairs}) == 2
         return {} if self._is_pooler_verified else {"pooler": NO_SESSION}
 
 
-_ASK_PROCESS = b"SELECT pg_backend_pid()"
+_READ_PROCESS = b"SELECT pg_backend_pid()"
 
 NO_SESSION = (
     "assigns the server's sessions by transaction or statement, and RLMM needs one for each "

@@ -26,7 +26,7 @@ database is the transaction's error; nothing is cached here.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.ids import RemoteLogSegmentId
 from services.api.segments import RemoteLogSegmentMetadata
@@ -60,26 +60,27 @@ _INSERT = """
         topic_id uuid, partition int, segment_id uuid, leader_epoch int,
         segment_start_offset bigint, start_offset bigint, end_offset bigint)"""
 
-_RAISE_APPENDED_OFFSETS = """
+_RAISE = """ON CONFLICT (topic_id, partition, leader_epoch) DO UPDATE SET
+        highest_offset = greatest(h.highest_offset, excluded.highest_offset),
+        longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
+
+_RAISE_APPENDED_OFFSETS = f"""
     INSERT INTO highest_offsets AS h (
         topic_id, partition, leader_epoch, highest_offset, longest_reach)
     SELECT topic_id, partition, leader_epoch, max(end_offset), max(end_offset - start_offset)
     FROM json_to_recordset(%(rows)s) AS added (
         topic_id uuid, partition int, leader_epoch int, start_offset bigint, end_offset bigint)
     GROUP BY topic_id, partition, leader_epoch
-    ON CONFLICT (topic_id, partition, leader_epoch) DO UPDATE SET
-        highest_offset = greatest(h.highest_offset, excluded.highest_offset),
-        longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
+    {_RAISE}"""
 
 
-def publish_appended(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+def publish_appended(connection: Connection, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
     """Add and publish segments of one partition, in their order, with the statements of one
     segment.
 
     In each of its epochs each segment has offsets, and they begin above all that finished there
     before it.
     """
-    connection = session.connection()
     run(connection, _DISPLACE_APPENDED, list(_first_of_each_epoch(segments)))
     rows = _rows(segments)
     run(connection, _INSERT, rows, {"referenced": True})
@@ -87,11 +88,11 @@ def publish_appended(session: Session, segments: Sequence[RemoteLogSegmentMetada
 
 
 def _first_of_each_epoch(segments: Sequence[RemoteLogSegmentMetadata]) -> Iterator[JsonRow]:
-    seen: set[int] = set()
+    epochs: set[int] = set()
     for segment in segments:
         for epoch, start, _ in segment.epoch_ranges():
-            if epoch not in seen:
-                seen.add(epoch)
+            if epoch not in epochs:
+                epochs.add(epoch)
                 key = partition_row(key_of(segment.topic_id_partition))
                 yield {**key, "leader_epoch": epoch, "start_offset": start}
 
@@ -196,9 +197,7 @@ _RAISE_HIGHEST_OFFSETS = f"""
         topic_id, partition, leader_epoch, highest_offset, longest_reach)
     SELECT topic_id, partition, leader_epoch, end_offset, end_offset - start_offset
     FROM ({_OWN}) AS own
-    ON CONFLICT (topic_id, partition, leader_epoch) DO UPDATE SET
-        highest_offset = greatest(h.highest_offset, excluded.highest_offset),
-        longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
+    {_RAISE}"""
 
 PUBLISH = (_DISPLACE, _REFERENCE, _RAISE_HIGHEST_OFFSETS)
 
@@ -218,12 +217,12 @@ UNPUBLISH = f"""
 DELETE = f"DELETE FROM segment_epochs WHERE ctid = ANY({_KEYS})"
 
 
-def add(session: Session, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+def add(connection: Connection, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
     """Add segments whose copies begin: lists by epoch show them, look-ups do not."""
-    run(session.connection(), _INSERT, _rows(segments), {"referenced": False})
+    run(connection, _INSERT, _rows(segments), {"referenced": False})
 
 
-def publish(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+def publish(connection: Connection, segment_ids: Collection[RemoteLogSegmentId]) -> None:
     """Publish finishing segments, each of another partition, to look-ups.
 
     The order of the statements matters: neighbours are flagged while they are still referenced, and
@@ -231,14 +230,14 @@ def publish(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> No
     """
     rows = [segment_row(segment_id) for segment_id in segment_ids]
     for statement in PUBLISH:
-        run(session.connection(), statement, rows)
+        run(connection, statement, rows)
 
 
-def unpublish(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+def unpublish(connection: Connection, segment_ids: Collection[RemoteLogSegmentId]) -> None:
     """Hide segments from look-ups when their deletion starts."""
-    run(session.connection(), UNPUBLISH, [segment_row(segment_id) for segment_id in segment_ids])
+    run(connection, UNPUBLISH, [segment_row(segment_id) for segment_id in segment_ids])
 
 
-def delete(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+def delete(connection: Connection, segment_ids: Collection[RemoteLogSegmentId]) -> None:
     """Remove deleted segments from lists by epoch."""
-    run(session.connection(), DELETE, [segment_row(segment_id) for segment_id in segment_ids])
+    run(connection, DELETE, [segment_row(segment_id) for segment_id in segment_ids])

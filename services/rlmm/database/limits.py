@@ -2,9 +2,10 @@
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Self, TypeAlias
 from uuid import UUID
 
 from services.api import validation
@@ -34,20 +35,22 @@ class Limits:
 
     Attributes:
         custom_metadata_bytes: the longest custom metadata of a segment.
-        leader_epochs_per_segment: the most leader epochs of one segment.
-        leader_epochs_per_report: the most leader epochs in a report.
+        leader_epochs: the most of one segment or report. A segment has one for each change of
+            leader while it was written: few. The most take 240 KB of a message of 4 MiB.
     """
 
     custom_metadata_bytes: int = 128
-    leader_epochs_per_segment: int = 10_000
-    leader_epochs_per_report: int = 10_000
+    leader_epochs: int = 10_000
 
     def check_update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        self._check_custom_metadata("update", update.custom_metadata)
+        self._check_custom_metadata("update.", update.custom_metadata)
+
+    def check_replacement(self, custom_metadata: bytes) -> None:
+        self._check_custom_metadata("new_", custom_metadata)
 
     def check_segment(self, metadata: RemoteLogSegmentMetadata, path: str = "metadata") -> None:
-        self._check_custom_metadata(path, metadata.custom_metadata)
-        count, most = len(metadata.segment_leader_epochs), self.leader_epochs_per_segment
+        self._check_custom_metadata(f"{path}.", metadata.custom_metadata)
+        count, most = len(metadata.segment_leader_epochs), self.leader_epochs
         require(count <= most, f"{path}.segment_leader_epochs", f"at most {most}, has {count}")
 
     def check_addition(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -59,14 +62,14 @@ class Limits:
         self.check_segment(metadata)
 
     def check_report(self, report: PartitionReport | PolledLog) -> None:
-        count, most = len(report.lineage.entries), self.leader_epochs_per_report
+        count, most = len(report.lineage.entries), self.leader_epochs
         require(count <= most, "leader_epochs", f"at most {most}, has {count}")
 
     def _check_custom_metadata(self, path: str, custom_metadata: bytes | None) -> None:
         length = len(custom_metadata or b"")
         if length > self.custom_metadata_bytes:
             raise CustomMetadataTooLargeError(
-                f"{path}.custom_metadata: at most {self.custom_metadata_bytes} bytes, has {length}"
+                f"{path}custom_metadata: at most {self.custom_metadata_bytes} bytes, has {length}"
             )
 
 
@@ -98,21 +101,18 @@ def segment_size_bytes(row: AnyRow) -> int:
     return MAX_NAMES_AND_NUMBERS_BYTES + len(row.custom_metadata or b"") + of_epochs
 
 
-Position = tuple[int, UUID]
+Position: TypeAlias = tuple[int, UUID]
+Query: TypeAlias = tuple[object, ...]
+"""The value to which page tokens are bound: equal for equal queries."""
 
 
-def page_limit(page_size: int) -> int:
-    """Return the most rows that the page may have."""
-    return validation.page_limit(page_size, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
-
-
-def encode(query: tuple[object, ...], position: Position) -> str:
+def encode(query: Query, position: Position) -> str:
     """Encode a page token for the rows after `position` in `query`."""
     number, uuid = position
     return validation.seal(query, _NUMBER.pack(number) + uuid.bytes)
 
 
-def decode(query: tuple[object, ...], token: str) -> Position | None:
+def decode(query: Query, token: str) -> Position | None:
     """Decode the position in a token of `encode`; None for "", the beginning.
 
     Raises:
@@ -123,3 +123,42 @@ def decode(query: tuple[object, ...], token: str) -> Position | None:
     body = validation.unseal(query, token, _BODY_BYTES)
     (number,) = _NUMBER.unpack(body[: _NUMBER.size])
     return number, UUID(bytes=body[_NUMBER.size :])
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page of a list that a client requests.
+
+    Attributes:
+        limit: the most rows. A statement reads one more, which shows whether there is a next page.
+        after: the position behind which the page begins; None for the first page.
+    """
+
+    query: Query
+    limit: int
+    after: Position | None
+
+    @classmethod
+    def of(cls, query: Query, page_size: int, page_token: str) -> Self:
+        """Check what the client sent.
+
+        Raises:
+            InvalidRequestError: the token is malformed or belongs to another query.
+        """
+        limit = validation.page_limit(page_size, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+        return cls(query, limit, decode(query, page_token))
+
+    def cut(
+        self,
+        rows: Sequence[AnyRow],
+        size_bytes: Callable[[AnyRow], int],
+        position: Callable[[AnyRow], Position],
+    ) -> tuple[Sequence[AnyRow], str]:
+        """Return the rows that the limit allows and one message can have, and the next token.
+
+        Args:
+            size_bytes: an upper bound of a row's bytes in the message.
+        """
+        count = fitting(map(size_bytes, rows[: self.limit]))
+        token = encode(self.query, position(rows[count - 1])) if count < len(rows) else ""
+        return rows[:count], token

@@ -68,9 +68,9 @@ def publish_connections(engine: Engine) -> None:
 
     def pool() -> QueuePool:
         # Engine.dispose replaces the pool.
-        found = engine.pool
-        assert isinstance(found, QueuePool)
-        return found
+        present = engine.pool
+        assert isinstance(present, QueuePool)
+        return present
 
     CONNECTIONS_IN_USE.set_function(lambda: pool().checkedout())
     CONNECTIONS_LIMIT.set_function(lambda: pool().size())

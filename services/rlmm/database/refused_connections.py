@@ -1,4 +1,4 @@
-"""Find out why PostgreSQL refused a connection: libpq gives the reason, but not its SQLSTATE."""
+"""Read why PostgreSQL refused a connection: libpq gives the reason, but not its SQLSTATE."""
 
 import os
 import re
@@ -67,11 +67,11 @@ def _sqlstate_of(refused: pq.abc.PGconn) -> str:
         connection.trace(trace)
         _connect(connection)
         connection.untrace()
-        found = _ERROR.findall(os.pread(trace, _MAX_TRACE_BYTES, 0))
+        codes = _ERROR.findall(os.pread(trace, _MAX_TRACE_BYTES, 0))
     finally:
         connection.finish()
         os.close(trace)
-    return found[-1].decode() if found else ""
+    return codes[-1].decode() if codes else ""
 
 
 def _quoted(value: bytes) -> bytes:

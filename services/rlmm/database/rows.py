@@ -2,13 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from sqlalchemy import Row
 
+from services.api.holds import Hold, HoldKind
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.partitions import SegmentTotals
 from services.api.segments import (
-    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     SegmentLeaderEpoch,
@@ -28,13 +29,23 @@ def ms_of(at: datetime) -> int:
     return (at - EPOCH) // timedelta(milliseconds=1)
 
 
+def kept_until_ms_of(row: AnyRow) -> int | None:
+    """Return the column kept_until of a segment's row in milliseconds."""
+    return None if row.kept_until is None else ms_of(row.kept_until)
+
+
 def segment_from_row(
-    row: AnyRow, tp: TopicIdPartition, *, copy_leased: bool = False
+    row: AnyRow,
+    tp: TopicIdPartition,
+    *,
+    copy_leased: bool = False,
+    kept_until_ms: int | None = None,
 ) -> RemoteLogSegmentMetadata:
     """Convert a row with the columns of SEGMENT_COLUMNS to a segment.
 
     Args:
         copy_leased: the row's COPY_LEASED, if the segment may be in COPY_SEGMENT_STARTED.
+        kept_until_ms: kept_until_ms_of the row, if the segment may be deleted.
     """
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(tp, row.segment_id),
@@ -52,6 +63,7 @@ def segment_from_row(
         txn_idx_empty=row.txn_idx_empty,
         broker_leader_epoch=row.broker_leader_epoch,
         copy_leased=copy_leased,
+        kept_until_ms=kept_until_ms,
     )
 
 
@@ -121,16 +133,34 @@ def totals_of(row: AnyRow) -> SegmentTotals:
     )
 
 
-LIVE_EXPORTS = """(
-    SELECT json_agg(json_build_array(
-        e.key, CAST(e.value ->> 'next_offset' AS bigint),
-        CAST(e.value ->> 'lease_until_ms' AS bigint)) ORDER BY e.key)
-    FROM jsonb_each(export_positions) AS e
-    WHERE CAST(e.value ->> 'lease_until_ms' AS bigint)
-        > extract(epoch FROM clock_timestamp()) * 1000)"""
-"""SQL for the export positions of a partition whose leases last; null if there are none."""
+def _ms(time: str) -> str:
+    return f"CAST(floor(extract(epoch FROM {time}) * 1000) AS bigint)"
 
 
-def exports_of(column: list[list[Any]] | None) -> tuple[ExportPosition, ...]:
-    """Convert LIVE_EXPORTS."""
-    return tuple(ExportPosition(*values) for values in column or ())
+HOLD = f"""json_build_array(
+        h.name, h.kind, h.topic_id, ht.name, h.partition, h.first_offset, h.last_offset, h.reason,
+        {_ms("h.until")}, h.actor, {_ms("h.set_at")})"""
+"""SQL for an item of holds_of, from `holds AS h` and its topic `ht`."""
+IS_LIVE_HOLD = "(h.until IS NULL OR h.until > clock_timestamp())"
+
+
+def live_holds(row: str) -> str:
+    """Return SQL for the holds that last of a partition; null if there are none.
+
+    Args:
+        row: the name of a row with topic_id and partition.
+    """
+    return f"""(
+        SELECT json_agg({HOLD} ORDER BY h.name, h.hold_id)
+        FROM holds AS h LEFT JOIN topics AS ht ON ht.topic_id = h.topic_id
+        WHERE (h.topic_id IS NULL OR h.topic_id = {row}.topic_id
+                AND (h.partition IS NULL OR h.partition = {row}.partition))
+            AND {IS_LIVE_HOLD})"""
+
+
+def holds_of(column: list[list[Any]] | None) -> tuple[Hold, ...]:
+    """Convert live_holds."""
+    return tuple(
+        Hold(name, HoldKind(kind), topic_id and UUID(topic_id), topic or "", *others)
+        for name, kind, topic_id, topic, *others in column or ()
+    )

@@ -14,14 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.util import CommandError
-from sqlalchemy import (
-    CheckConstraint,
-    Connection,
-    ForeignKeyConstraint,
-    PrimaryKeyConstraint,
-    select,
-    text,
-)
+from sqlalchemy import CheckConstraint, Connection, ForeignKeyConstraint, PrimaryKeyConstraint, text
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rlmm.database.db import errors_named
@@ -34,7 +27,7 @@ from services.rlmm.database.engine import (
 from services.rlmm.database.refused_connections import refusal_of
 from services.rlmm.database.rows import ms_of
 from services.rlmm.database.schema_revision import MIGRATIONS, is_usable, known_revision
-from services.rlmm.database.tables import Base, DeploymentRow
+from services.rlmm.database.tables import METADATA
 
 ROLE = "sediment_reader"
 
@@ -114,12 +107,7 @@ def revision_in(connection: Connection) -> str | None:
 
 
 @contextmanager
-def connected(
-    database_url: str,
-    password_file: Path | None = None,
-    *,
-    autocommit: bool = False,
-) -> Iterator[Connection]:
+def connected(database_url: str, password_file: Path | None = None) -> Iterator[Connection]:
     """Open the single connection of a command that maintains the schema or its rows.
 
     Args:
@@ -133,10 +121,9 @@ def connected(
     engine = create_database_engine(
         database_url, _LIMITS, "rlmm-schema", password_file=password_file
     )
-    level = "AUTOCOMMIT" if autocommit else "READ COMMITTED"
     try:
         with errors_named(), engine.connect() as connection:
-            yield connection.execution_options(isolation_level=level)
+            yield connection
     except RetriableRemoteStorageError as e:
         refusal = refusal_of(e)
         if refusal is None:
@@ -170,7 +157,8 @@ def deletions_frozen_since_ms(database_url: str, password_file: Path | None = No
     with connected(database_url, password_file) as connection:
         if not is_usable(revision_in(connection)):
             return None
-        frozen_at = connection.scalar(select(DeploymentRow.frozen_at))
+        rebuild = text("SELECT min(set_at) FROM holds WHERE kind = 'REBUILD'")
+        frozen_at = connection.scalar(rebuild)
     return None if frozen_at is None else ms_of(frozen_at)
 
 
@@ -283,7 +271,7 @@ def _server_problems(connection: Connection) -> Iterator[SchemaProblem]:
 def _difference_problems(connection: Connection, *, is_later: bool) -> Iterator[SchemaProblem]:
     """Compare tables, columns, types, indexes and foreign keys with Alembic."""
     context = MigrationContext.configure(connection, opts={"compare_type": True})
-    for difference in compare_metadata(context, Base.metadata):
+    for difference in compare_metadata(context, METADATA):
         # Several differences of one column come as a list.
         for each in difference if isinstance(difference, list) else [difference]:
             problem = _problem_of(each)
@@ -312,7 +300,7 @@ def _rule_problems(connection: Connection) -> Iterator[SchemaProblem]:
     """Check validity, CHECK constraints and primary keys, which Alembic does not check."""
     indexes = {row.name: row.is_valid for row in connection.execute(_INDEXES)}
     constraints = {row.name: row.is_valid for row in connection.execute(_CONSTRAINTS)}
-    for table in Base.metadata.sorted_tables:
+    for table in METADATA.sorted_tables:
         for index in sorted(str(index.name) for index in table.indexes):
             if not indexes.get(index, True):
                 yield SchemaProblem(
@@ -347,7 +335,7 @@ def deployment_id(database_url: str, password_file: Path | None = None) -> UUID:
         if not is_usable(revision_in(connection)):
             needed = f"the schema is older than {known_revision()}"
             raise RemoteStorageError(f"{needed}; run `sediment db upgrade`, which makes the id")
-        found: UUID | None = connection.scalar(select(DeploymentRow.deployment_id))
-    if found is None:
+        id: UUID | None = connection.scalar(text("SELECT deployment_id FROM deployment"))
+    if id is None:
         raise RemoteStorageError("the table deployment has lost its row; restore it from a backup")
-    return found
+    return id

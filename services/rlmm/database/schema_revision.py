@@ -1,4 +1,4 @@
-"""Say which revision of the schema this release expects; without Alembic, which is slow to load."""
+"""Read which revision of the schema this release expects, without Alembic, which loads slowly."""
 
 from functools import cache
 from pathlib import Path
@@ -27,3 +27,11 @@ def is_usable(revision: str | None) -> bool:
     if revision is None or not revision.isdecimal():
         return False
     return int(revision) >= int(known_revision())
+
+
+def needed(revision: str | None) -> str:
+    """Describe a schema of a revision that is not usable, and what to do."""
+    return (
+        f"the database has schema revision {revision}, this release needs {known_revision()}; run "
+        "`sediment db upgrade`"
+    )

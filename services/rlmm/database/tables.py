@@ -1,4 +1,4 @@
-"""Define the schema's tables. Rows never leave this service; dataclasses do.
+"""Declare the schema's tables. Their rows never leave this service; dataclasses do.
 
     topics ──< partitions ──< segments ──< segment_epochs      which segment holds an offset
       │             │──────< highest_offsets                   survives the segments
@@ -8,54 +8,56 @@
       │             │──────< events                            the audit trail
       │             └──────< request_outcomes                  answers to repeated request ids
       │──< topic_config_events                                 each version of the settings
-      └──< verifications                                       what checks read of it, and when
+      │──< tool_runs                                           the last sweeps and checks, by kind
+      └──< holds                                               what keeps data; also of all topics
     anomalies                                                  also of what no row names
-    sweep_runs                                                 the last sweep of each kind
     deployment                                                 one row: the deployment's id
 
-`partitions` is the lock: every change of a partition locks its row first. A test compares this
-schema with the one that migrations/ builds.
+`partitions` is the lock: every change of a partition locks its row first. A new database gets these
+tables as they are; a change of them is a migration too, for the databases that exist.
 """
 
-from datetime import datetime
-from typing import ClassVar
-from uuid import UUID
+from collections.abc import Iterable
+from enum import Enum
+from functools import partial
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
+    Column,
+    Date,
     DateTime,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    LargeBinary,
     MetaData,
+    Table,
     Text,
+    Uuid,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.schema import SchemaItem
 
-from services.api.operations import MAX_PARTS, AnomalyKind, SweepKind, VerificationKind
+from services.api.holds import HoldKind
+from services.api.operations import MAX_PARTS, AnomalyKind, RunKind
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentState
+from services.rlmm.database.db import IS_KNOWN
 from services.rlmm.database.epoch_index import RANGE_CLASS
 
-NAMING_CONVENTION = {
-    "pk": "pk_%(table_name)s",
-    "fk": "fk_%(table_name)s_%(referred_table_name)s",
-    "ix": "ix_%(table_name)s_%(constraint_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-}
-
-NOW = func.clock_timestamp()
-
-SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
-DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
-ANOMALY_KINDS = [kind.value for kind in AnomalyKind]
-VERIFICATION_KINDS = [kind.value for kind in VerificationKind]
-SWEEP_KINDS = [kind.value for kind in SweepKind]
-EVENT_KINDS = [
+METADATA = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "ix": "ix_%(table_name)s_%(constraint_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+EVENT_KINDS = (
     "LEADERSHIP",
     "SEGMENT",
     "PARTITION_DELETE",
@@ -64,489 +66,405 @@ EVENT_KINDS = [
     "GAP",
     "LEADER_EPOCH_RESET",
     "OBJECT_DELETION",
-]
-BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')")
-"""Condition for a partition that is being deleted; a literal, like LIVE."""
-LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
-"""Condition for a segment that is not deleted; a literal, so that its partial index is used."""
-TOMBSTONE = text("state = 'DELETE_SEGMENT_FINISHED'")
+)
+BEING_DELETED = "delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')"
+"""Condition for a partition that is being deleted; a literal, so that its partial index is used."""
 HAS_TXN_INDEX = "state = 'COPY_SEGMENT_FINISHED' AND NOT txn_idx_empty"
-"""Condition for a finished segment that may have a transaction index; a literal, like LIVE."""
+"""Condition for a finished segment that may have a transaction index; a literal too."""
+
+IS_KEPT = "state = 'DELETE_SEGMENT_FINISHED' AND kept_until IS NOT NULL"
+"""Condition for a tombstone whose objects are still in the store; a literal too."""
+
+_LIVE = "state <> 'DELETE_SEGMENT_FINISHED'"
+_OFFSETS = "0 <= start_offset AND start_offset <= end_offset"
+_TIME = DateTime(timezone=True)
+_INTS, _BIGINTS = ARRAY(INTEGER), ARRAY(BigInteger)
+_NOW, _ZERO = func.clock_timestamp(), text("0")
+
+_key = partial(Column, primary_key=True)
+_required = partial(Column, nullable=False)
 
 
-class Base(DeclarativeBase):
-    metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMING_CONVENTION)
-    type_annotation_map: ClassVar = {
-        str: Text(),
-        int: BigInteger(),
-        datetime: DateTime(timezone=True),
-    }
+def _of_partition(name: str, *items: SchemaItem, parent: tuple[str, ...] = ()) -> Table:
+    """Declare a table whose rows belong to a partition, or to a row of another such table.
+
+    Args:
+        parent: the other table, and what its key has besides the partition.
+    """
+    table, *more = parent or ("partitions",)
+    key = ["topic_id", "partition", *more]
+    foreign = ForeignKeyConstraint(key, [f"{table}.{column}" for column in key])
+    topic_id, partition = _key("topic_id", Uuid), _key("partition", INTEGER)
+    return Table(name, METADATA, topic_id, partition, *items, foreign)
 
 
-def _one_of(column: str, names: list[str]) -> str:
-    return f"{column} IN ({', '.join(repr(name) for name in names)})"
+def _by_partition(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """Declare a partial index of a partition's rows."""
+    expressions = [text(each) if "(" in each else each for each in columns]
+    key = ("topic_id", "partition", *expressions)
+    return Index(name, *key, unique=unique, postgresql_where=text(where))
 
 
-class TopicRow(Base):
-    __tablename__ = "topics"
-    __table_args__ = (Index("name", "name"),)
+def _check(name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
 
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    config: Mapped[dict[str, str]] = mapped_column(JSONB, server_default=text("'{}'"))
-    config_revision: Mapped[int] = mapped_column(server_default=text("0"))
-    cluster_id: Mapped[str | None] = mapped_column(
-        comment="Kafka's cluster id, as first announced; null: none was, or an undelete removed it"
+
+def _one_of(column: str, values: Iterable[str | Enum]) -> CheckConstraint:
+    names = [each.value if isinstance(each, Enum) else each for each in values]
+    return _check(column, f"{column} IN ({', '.join(repr(name) for name in names)})")
+
+
+def _pairs(prefix: str = "") -> CheckConstraint:
+    """Declare that each leader epoch has its start offset."""
+    return _check(
+        f"{prefix}leader_epochs",
+        f"cardinality({prefix}leader_epochs) = cardinality({prefix}epoch_start_offsets)",
     )
 
 
-class TopicConfigEventRow(Base):
-    """A version of a topic's settings: their audit trail."""
+Table(
+    "topics",
+    METADATA,
+    _key("topic_id", Uuid),
+    _required("name", Text),
+    _required("config", JSONB, server_default=text("'{}'")),
+    _required("config_revision", BigInteger, server_default=_ZERO),
+    Column(
+        "cluster_id",
+        Text,
+        comment="Kafka's cluster id, as first announced; null: none was, or an undelete removed it",
+    ),
+    Column(
+        "purged_changes",
+        BigInteger,
+        comment="revisions of its partitions, all removed and purged; null: they were not",
+    ),
+    # Until config_revision moves, deletions pass the bound of a day.
+    Column("confirmed_revision", BigInteger),
+    Column("confirmed_by", Text),
+    Column("confirmed_at", _TIME),
+    Column("deletions_refused_at", _TIME, comment="when one last passed the bound of a day"),
+    Index("name", "name"),
+)
 
-    __tablename__ = "topic_config_events"
+# The versions of topics' settings: their audit trail.
+Table(
+    "topic_config_events",
+    METADATA,
+    _key("topic_id", ForeignKey("topics.topic_id")),
+    _key("revision", BigInteger),
+    _required("at", _TIME, server_default=_NOW),
+    _required("config", JSONB),
+    _required("actor", Text),
+    _required("call_id", Text, comment="names the one call, as in the log"),
+    _required("reason", Text),
+    _required(
+        "at_once",
+        Boolean,
+        server_default=text("false"),
+        comment="in force as if ever; others are once they are as old as the delay of settings",
+    ),
+)
 
-    topic_id: Mapped[UUID] = mapped_column(ForeignKey("topics.topic_id"), primary_key=True)
-    revision: Mapped[int] = mapped_column(primary_key=True)
-    at: Mapped[datetime] = mapped_column(server_default=NOW)
-    config: Mapped[dict[str, str]] = mapped_column(JSONB)
-    actor: Mapped[str]
-    call_id: Mapped[str] = mapped_column(comment="names the one call, as in the log")
-    reason: Mapped[str]
-
-
-class PartitionRow(Base):
-    """A partition, also after its deletion: its revision never falls."""
-
-    __tablename__ = "partitions"
-    __table_args__ = (
-        CheckConstraint("partition >= 0", name="partition"),
-        CheckConstraint("revision >= 0", name="revision"),
-        CheckConstraint(_one_of("delete_state", DELETE_STATES), name="delete_state"),
-        CheckConstraint("log_start_offset >= 0", name="log_start_offset"),
-        Index("being_deleted", "topic_id", "partition", postgresql_where=BEING_DELETED),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(ForeignKey("topics.topic_id"), primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    revision: Mapped[int]
-    highest_broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
-    delete_state: Mapped[str | None]
-    marked_at: Mapped[datetime | None] = mapped_column(comment="when it was marked for deletion")
-    log_start_offset: Mapped[int] = mapped_column(
-        server_default=text("0"),
+# A partition stays after its deletion, so that its revision never falls, until its whole topic is
+# purged. Then the topic's row is a tombstone, and a late message finds the partition removed.
+Table(
+    "partitions",
+    METADATA,
+    _key("topic_id", ForeignKey("topics.topic_id")),
+    _key("partition", INTEGER),
+    _required("revision", BigInteger),
+    Column("highest_broker_leader_epoch", INTEGER),
+    Column("delete_state", Text),
+    Column("marked_at", _TIME, comment="when it was marked for deletion"),
+    _required(
+        "log_start_offset",
+        BigInteger,
+        server_default=_ZERO,
         comment="of the tier: segments below it are deleted or being deleted",
-    )
+    ),
     # Of its segments; bytes are of their logs. Every change of a segment's state moves them.
-    finished_segments: Mapped[int] = mapped_column(server_default=text("0"))
-    finished_bytes: Mapped[int] = mapped_column(server_default=text("0"))
-    live_segments: Mapped[int] = mapped_column(server_default=text("0"))
-    live_bytes: Mapped[int] = mapped_column(server_default=text("0"))
-    export_positions: Mapped[dict[str, dict[str, int]] | None] = mapped_column(
-        JSONB(none_as_null=True),
-        comment="next_offset and lease_until_ms of each export, by its name",
-    )
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    _required("finished_segments", BigInteger, server_default=_ZERO),
+    _required("finished_bytes", BigInteger, server_default=_ZERO),
+    _required("live_segments", BigInteger, server_default=_ZERO),
+    _required("live_bytes", BigInteger, server_default=_ZERO),
+    _required(
+        "marked_bytes",
+        BigInteger,
+        server_default=_ZERO,
+        comment="of its finished segments that were marked for deletion on marked_on",
+    ),
+    Column("marked_on", Date, comment="the latest day (UTC) with such a mark"),
+    _required("created_at", _TIME, server_default=_NOW),
+    _required("changed_at", _TIME, server_default=_NOW),
+    _check("partition", "partition >= 0"),
+    _check("revision", "revision >= 0"),
+    _check("log_start_offset", "log_start_offset >= 0"),
+    _one_of("delete_state", RemotePartitionDeleteState),
+    _by_partition("being_deleted", where=BEING_DELETED),
+    _by_partition("known", where=IS_KNOWN.removeprefix("p.")),
+)
 
-
-class SegmentRow(Base):
-    """A segment with all its metadata; in DELETE_SEGMENT_FINISHED, a tombstone.
-
-    The two arrays are RemoteLogSegmentMetadata.segment_leader_epochs, so that reads need no second
-    table.
-    """
-
-    __tablename__ = "segments"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
-        ),
-        CheckConstraint(_one_of("state", SEGMENT_STATES), name="state"),
-        CheckConstraint("0 <= start_offset AND start_offset <= end_offset", name="offsets"),
-        CheckConstraint(
-            "cardinality(leader_epochs) > 0 "
-            "AND cardinality(leader_epochs) = cardinality(epoch_start_offsets)",
-            name="leader_epochs",
-        ),
-        Index(
-            "live",
-            "topic_id",
-            "partition",
-            "start_offset",
-            "segment_id",
-            postgresql_where=LIVE,
-        ),
-        # For lists that begin at an offset.
-        Index(
-            "reach",
-            "topic_id",
-            "partition",
-            text(RANGE_CLASS),
-            "start_offset",
-            postgresql_where=LIVE,
-        ),
-        Index("tombstones", "changed_at", postgresql_where=TOMBSTONE),
-        # For searches of the next transaction index.
-        Index(
-            "txn_index",
-            "topic_id",
-            "partition",
-            text(RANGE_CLASS),
-            "start_offset",
-            "segment_id",
-            postgresql_where=text(HAS_TXN_INDEX),
-        ),
-    )
-
-    # The identity of the segment.
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    segment_id: Mapped[UUID] = mapped_column(primary_key=True)
+# The metadata of segments; in DELETE_SEGMENT_FINISHED, a tombstone. The two arrays are
+# RemoteLogSegmentMetadata.segment_leader_epochs, so that reads need no second table.
+_of_partition(
+    "segments",
+    _key("segment_id", Uuid),
     # The constant part.
-    start_offset: Mapped[int]
-    end_offset: Mapped[int]
-    max_timestamp_ms: Mapped[int]
-    broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
-    leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
-    epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
-    segment_size_in_bytes: Mapped[int] = mapped_column(INTEGER)
-    txn_idx_empty: Mapped[bool]
+    _required("start_offset", BigInteger),
+    _required("end_offset", BigInteger),
+    _required("max_timestamp_ms", BigInteger),
+    Column("broker_leader_epoch", INTEGER),
+    _required("leader_epochs", _INTS),
+    _required("epoch_start_offsets", _BIGINTS),
+    _required("segment_size_in_bytes", INTEGER),
+    _required("txn_idx_empty", Boolean),
     # The content of the latest event.
-    state: Mapped[str]
-    custom_metadata: Mapped[bytes | None]
-    broker_id: Mapped[int] = mapped_column(INTEGER)
-    event_timestamp_ms: Mapped[int]
+    _required("state", Text),
+    Column("custom_metadata", LargeBinary),
+    _required("broker_id", INTEGER),
+    _required("event_timestamp_ms", BigInteger),
     # Has a meaning only in COPY_SEGMENT_STARTED.
-    copy_lease_until: Mapped[datetime | None] = mapped_column(
-        comment="until then only its broker may abandon the copy"
-    )
+    Column("copy_lease_until", _TIME, comment="until then only its broker may abandon the copy"),
     # The partition's revision at the latest event, and at COPY_SEGMENT_FINISHED.
-    state_revision: Mapped[int]
-    finished_revision: Mapped[int | None]
+    _required("state_revision", BigInteger),
+    Column("finished_revision", BigInteger),
     # The sweep that marked it for deletion.
-    plan_id: Mapped[str | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    Column("plan_id", Text),
+    Column("kept_until", _TIME, comment="a broker deleted it; its objects stay until then"),
+    _required("created_at", _TIME, server_default=_NOW),
+    _required("changed_at", _TIME, server_default=_NOW),
+    _one_of("state", RemoteLogSegmentState),
+    _check("offsets", _OFFSETS),
+    _check(
+        "leader_epochs",
+        "cardinality(leader_epochs) > 0 "
+        "AND cardinality(leader_epochs) = cardinality(epoch_start_offsets)",
+    ),
+    _by_partition("live", "start_offset", "segment_id", where=_LIVE),
+    # For lists that begin at an offset.
+    _by_partition("reach", RANGE_CLASS, "start_offset", where=_LIVE),
+    Index("tombstones", "changed_at", postgresql_where=text("state = 'DELETE_SEGMENT_FINISHED'")),
+    Index("kept", "kept_until", "segment_id", postgresql_where=text(IS_KEPT)),
+    # For searches of the next transaction index.
+    _by_partition("txn_index", RANGE_CLASS, "start_offset", "segment_id", where=HAS_TXN_INDEX),
+)
 
-
-class PartitionStateRow(Base):
-    """The tier's lineage and the leader's latest report. Written often, in place."""
-
-    __tablename__ = "partition_states"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
-        ),
-        CheckConstraint(
-            "cardinality(leader_epochs) = cardinality(epoch_start_offsets)", name="leader_epochs"
-        ),
-        CheckConstraint(
-            "cardinality(reported_leader_epochs) = cardinality(reported_epoch_start_offsets)",
-            name="reported_leader_epochs",
-        ),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+# The tier's lineage and the leader's latest report. Written often, in place.
+_of_partition(
+    "partition_states",
     # The tier's lineage, from the log start on.
-    leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
-    epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    _required("leader_epochs", _INTS),
+    _required("epoch_start_offsets", _BIGINTS),
     # The latest report.
-    reported_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    broker_id: Mapped[int] = mapped_column(INTEGER)
-    leader_epoch: Mapped[int] = mapped_column(INTEGER)
-    report_number: Mapped[int]
-    reported_leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
-    reported_epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
-    local_log_start_offset: Mapped[int]
-    log_end_offset: Mapped[int]
-    high_watermark: Mapped[int]
-    last_stable_offset: Mapped[int]
-    only_local_bytes: Mapped[int]
-    copied_through_offset: Mapped[int]
+    _required("reported_at", _TIME, server_default=_NOW),
+    _required("broker_id", INTEGER),
+    _required("leader_epoch", INTEGER),
+    _required("report_number", BigInteger),
+    _required("reported_leader_epochs", _INTS),
+    _required("reported_epoch_start_offsets", _BIGINTS),
+    _required("local_log_start_offset", BigInteger),
+    _required("log_end_offset", BigInteger),
+    _required("high_watermark", BigInteger),
+    _required("last_stable_offset", BigInteger),
+    _required("only_local_bytes", BigInteger),
+    _required("copied_through_offset", BigInteger),
+    _required("lag_bytes", BigInteger),
+    _pairs(),
+    _pairs("reported_"),
+)
 
+# The log of a partition that a broker tiers by itself, as an RLM polled it.
+_of_partition(
+    "polled_logs",
+    _required("polled_at", _TIME, server_default=_NOW),
+    _required("broker_id", INTEGER),
+    _required("leader_epoch", INTEGER),
+    _required("leader_epochs", _INTS),
+    _required("epoch_start_offsets", _BIGINTS),
+    _required("log_start_offset", BigInteger),
+    _required("high_watermark", BigInteger),
+    _pairs(),
+)
 
-class PolledLogRow(Base):
-    """The log of a partition that a broker tiers by itself, as an RLM polled it."""
+# The offsets that a live segment has in one of its leader epochs. `referenced` and `overlapped` are
+# true only for segments in COPY_SEGMENT_FINISHED, and each of these has at least one: a displaced
+# one is flagged as overlapped.
+_of_partition(
+    "segment_epochs",
+    _key("segment_id", Uuid),
+    _key("leader_epoch", INTEGER),
+    _required(
+        "segment_start_offset", BigInteger, comment="of the whole segment: lists are in its order"
+    ),
+    _required("start_offset", BigInteger, comment="first offset within the epoch"),
+    _required("end_offset", BigInteger, comment="last offset within the epoch, inclusive"),
+    _required("referenced", Boolean, comment="in Kafka's map from start offset to segment"),
+    _required(
+        "overlapped",
+        Boolean,
+        comment="when it or a neighbour finished, both had offsets in common",
+    ),
+    # An epoch without offsets ends one before its start.
+    _check("offsets", "0 <= start_offset AND start_offset - 1 <= end_offset"),
+    Index("listed", "topic_id", "partition", "leader_epoch", "segment_start_offset", "segment_id"),
+    _by_partition("referenced", "leader_epoch", "start_offset", where="referenced", unique=True),
+    # For look-ups where Kafka's map has no answer.
+    _by_partition(
+        "overlapped_reach", "leader_epoch", RANGE_CLASS, "start_offset", where="overlapped"
+    ),
+    parent=("segments", "segment_id"),
+)
 
-    __tablename__ = "polled_logs"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
-        ),
-        CheckConstraint(
-            "cardinality(leader_epochs) = cardinality(epoch_start_offsets)", name="leader_epochs"
-        ),
-    )
+# The highest offset finished in an epoch; outlives the segments, but for a rebuild.
+_of_partition(
+    "highest_offsets",
+    _key("leader_epoch", INTEGER),
+    _required("highest_offset", BigInteger, comment="last offset ever finished, inclusive"),
+    # -1 while only segments without offsets in the epoch have finished; counts as 0.
+    _required(
+        "longest_reach",
+        BigInteger,
+        comment="largest end minus start of one segment: no search goes further back than that",
+    ),
+)
 
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    polled_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    broker_id: Mapped[int] = mapped_column(INTEGER)
-    leader_epoch: Mapped[int] = mapped_column(INTEGER)
-    leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
-    epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
-    log_start_offset: Mapped[int]
-    high_watermark: Mapped[int]
+# Offsets that the tier will never have. The ranges of a partition neither overlap nor touch, and
+# are at most MAX_GAPS.
+_of_partition(
+    "gaps",
+    _key("start_offset", BigInteger),
+    _required("end_offset", BigInteger, comment="inclusive"),
+    _required("kind", Text),
+    Column("leader_epoch", INTEGER, comment="under which it was found; null: none was known"),
+    _required("revision", BigInteger, comment="the partition's that recorded it"),
+    _check("offsets", _OFFSETS),
+)
 
-
-class SegmentEpochRow(Base):
-    """The offsets that a live segment has in one of its leader epochs.
-
-    `referenced` and `overlapped` are true only for segments in COPY_SEGMENT_FINISHED, and each of
-    these has at least one: a displaced one is flagged as overlapped.
-    """
-
-    __tablename__ = "segment_epochs"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition", "segment_id"],
-            ["segments.topic_id", "segments.partition", "segments.segment_id"],
-        ),
-        # An epoch without offsets ends one before its start.
-        CheckConstraint("0 <= start_offset AND start_offset - 1 <= end_offset", name="offsets"),
-        Index(
-            "listed",
-            "topic_id",
-            "partition",
-            "leader_epoch",
-            "segment_start_offset",
-            "segment_id",
-        ),
-        Index(
-            "referenced",
-            "topic_id",
-            "partition",
-            "leader_epoch",
-            "start_offset",
-            unique=True,
-            postgresql_where=text("referenced"),
-        ),
-        # For look-ups where Kafka's map has no answer.
-        Index(
-            "overlapped_reach",
-            "topic_id",
-            "partition",
-            "leader_epoch",
-            text(RANGE_CLASS),
-            "start_offset",
-            postgresql_where=text("overlapped"),
-        ),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    segment_id: Mapped[UUID] = mapped_column(primary_key=True)
-    leader_epoch: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    segment_start_offset: Mapped[int] = mapped_column(
-        comment="of the whole segment: lists are in its order"
-    )
-    start_offset: Mapped[int] = mapped_column(comment="first offset within the epoch")
-    end_offset: Mapped[int] = mapped_column(comment="last offset within the epoch, inclusive")
-    referenced: Mapped[bool] = mapped_column(comment="in Kafka's map from start offset to segment")
-    overlapped: Mapped[bool] = mapped_column(
-        comment="when it or a neighbour finished, both had offsets in common"
-    )
-
-
-class HighestOffsetRow(Base):
-    """The highest offset finished in an epoch; outlives the segments, but for a rebuild."""
-
-    __tablename__ = "highest_offsets"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
-        ),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    leader_epoch: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    highest_offset: Mapped[int] = mapped_column(comment="last offset ever finished, inclusive")
-    longest_reach: Mapped[int] = mapped_column(
-        comment="largest end minus start of one segment: no search goes further back than that"
-    )  # -1 while only segments without offsets in the epoch have finished; counts as 0.
-
-
-class GapRow(Base):
-    """Offsets that the tier will never have.
-
-    The ranges of a partition neither overlap nor touch, and are at most MAX_GAPS.
-    """
-
-    __tablename__ = "gaps"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
-        ),
-        CheckConstraint("0 <= start_offset AND start_offset <= end_offset", name="offsets"),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    start_offset: Mapped[int] = mapped_column(primary_key=True)
-    end_offset: Mapped[int] = mapped_column(comment="inclusive")
-    kind: Mapped[str]
-    leader_epoch: Mapped[int | None] = mapped_column(
-        INTEGER, comment="under which it was found; null: none was known"
-    )
-    revision: Mapped[int] = mapped_column(comment="the partition's that recorded it")
-
-
-class EventRow(Base):
-    """The audit trail: one row for each revision of a partition, without gaps."""
-
-    __tablename__ = "events"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
-        ),
-        CheckConstraint(_one_of("kind", EVENT_KINDS), name="kind"),
-        CheckConstraint("revision > 0", name="revision"),
-        Index(
-            "partition_delete",
-            "topic_id",
-            "partition",
-            "to_state",
-            postgresql_where=text("kind = 'PARTITION_DELETE'"),
-        ),
-        # For watches.
-        Index("transaction", "transaction_id"),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    revision: Mapped[int] = mapped_column(primary_key=True)
-    at: Mapped[datetime] = mapped_column(server_default=NOW)
+# The audit trail: one row for each revision of a partition, without gaps.
+_of_partition(
+    "events",
+    _key("revision", BigInteger),
+    _required("at", _TIME, server_default=_NOW),
     # The change.
-    kind: Mapped[str]
-    from_state: Mapped[str | None]
-    to_state: Mapped[str | None]
-    segment_id: Mapped[UUID | None]
-    key: Mapped[str | None] = mapped_column(
-        comment="topicId:partition:endOffset:brokerLeaderEpoch of the segment, -1: no epoch known"
-    )
+    _required("kind", Text),
+    Column("from_state", Text),
+    Column("to_state", Text),
+    Column("segment_id", Uuid),
+    Column(
+        "key",
+        Text,
+        comment="topicId:partition:endOffset:brokerLeaderEpoch of the segment, -1: no epoch known",
+    ),
     # The actor and the reason.
-    actor: Mapped[str]
-    call_id: Mapped[str] = mapped_column(comment="names the one call, as in the log")
-    request_id: Mapped[str | None] = mapped_column(comment="chosen by the caller")
-    reason: Mapped[str]
-    rule_detail: Mapped[str | None]
-    plan_id: Mapped[str | None]
-    broker_id: Mapped[int] = mapped_column(INTEGER)
-    broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
+    _required("actor", Text),
+    _required("call_id", Text, comment="names the one call, as in the log"),
+    Column("request_id", Text, comment="chosen by the caller"),
+    _required("reason", Text),
+    Column("rule_detail", Text),
+    Column("plan_id", Text),
+    _required("broker_id", INTEGER),
+    Column("broker_leader_epoch", INTEGER),
     # The number of further calls that requested the same change.
-    repeat_count: Mapped[int] = mapped_column(server_default=text("0"))
-    transaction_id: Mapped[int] = mapped_column(
+    _required("repeat_count", BigInteger, server_default=_ZERO),
+    _required(
+        "transaction_id",
+        BigInteger,
         server_default=text("pg_current_xact_id()::text::bigint"),
         comment="of the transaction that wrote the event",
-    )
+    ),
+    _one_of("kind", EVENT_KINDS),
+    _check("revision", "revision > 0"),
+    _by_partition("partition_delete", "to_state", where="kind = 'PARTITION_DELETE'"),
+    # For watches.
+    Index("transaction", "transaction_id"),
+)
 
+# The outcome of a request id; valid for a day.
+_of_partition(
+    "request_outcomes",
+    _key("request_id", Text),
+    _required("body_digest", LargeBinary),
+    _required("revision", BigInteger),
+    _required("at", _TIME, server_default=_NOW),
+    Index("at", "at"),
+)
 
-class RequestOutcomeRow(Base):
-    """The outcome of a request id; valid for a day."""
-
-    __tablename__ = "request_outcomes"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
-        ),
-        Index("at", "at"),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
-    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    request_id: Mapped[str] = mapped_column(primary_key=True)
-    body_digest: Mapped[bytes]
-    revision: Mapped[int]
-    at: Mapped[datetime] = mapped_column(server_default=NOW)
-
-
-class AnomalyRow(Base):
-    """A difference between metadata and store. No foreign keys: an orphan's topic may be
-    unknown.
-    """
-
-    __tablename__ = "anomalies"
-    __table_args__ = (
-        CheckConstraint(_one_of("kind", ANOMALY_KINDS), name="kind"),
-        CheckConstraint("partition >= 0", name="partition"),
-        Index("listed", "first_seen", "anomaly_id"),
-        Index("listed_by_topic", "topic_id", "first_seen", "anomaly_id"),
-        Index("last_seen", "last_seen"),
-    )
-
-    anomaly_id: Mapped[UUID] = mapped_column(
-        primary_key=True, comment="digest of all that it is known by"
-    )
+# Differences between metadata and store. No foreign keys: an orphan's topic may be unknown.
+Table(
+    "anomalies",
+    METADATA,
+    _key("anomaly_id", Uuid, comment="digest of all that it is known by"),
     # The identity of the anomaly.
-    kind: Mapped[str]
-    topic_id: Mapped[UUID]
-    partition: Mapped[int] = mapped_column(INTEGER)
-    segment_id: Mapped[UUID]
-    object_key: Mapped[str] = mapped_column(comment="empty: of the segment as a whole")
+    _required("kind", Text),
+    _required("topic_id", Uuid),
+    _required("partition", INTEGER),
+    _required("segment_id", Uuid),
+    _required("object_key", Text, comment="empty: of the segment as a whole"),
     # The findings of the runs that saw the anomaly.
-    detail: Mapped[str]
-    first_seen: Mapped[datetime] = mapped_column(server_default=NOW)
-    last_seen: Mapped[datetime] = mapped_column(server_default=NOW)
-    times_seen: Mapped[int] = mapped_column(server_default=text("1"))
-    run_ids: Mapped[list[str]] = mapped_column(
-        ARRAY(Text), comment="the runs that saw it last, the latest one last"
-    )
+    _required("detail", Text),
+    _required("first_seen", _TIME, server_default=_NOW),
+    _required("last_seen", _TIME, server_default=_NOW),
+    _required("times_seen", BigInteger, server_default=text("1")),
+    _required("run_ids", ARRAY(Text), comment="the runs that saw it last, the latest one last"),
+    _one_of("kind", AnomalyKind),
+    _check("partition", "partition >= 0"),
+    Index("listed", "first_seen", "anomaly_id"),
+    Index("listed_by_topic", "topic_id", "first_seen", "anomaly_id"),
+    Index("last_seen", "last_seen"),
+)
 
+# What the last run of a kind did in one part of its scope: the topic's id, or a digest of the run's
+# topics if the counts are of all of them.
+Table(
+    "tool_runs",
+    METADATA,
+    _key("scope", Uuid),
+    _key("kind", Text),
+    _key("parts", INTEGER),
+    _key("part", INTEGER),
+    Column("topic_id", ForeignKey("topics.topic_id")),
+    _required("topics", ARRAY(Text), comment="of the run; empty: all"),
+    _required("ended_at", _TIME, server_default=_NOW),
+    _required("run_id", Text),
+    _required("outcome", Text),
+    _required("duration_ms", BigInteger),
+    _required("segments", BigInteger),
+    _required("done_segments", BigInteger),
+    _required("done_bytes", BigInteger),
+    _required("failed_segments", BigInteger),
+    _one_of("kind", RunKind),
+    _check("part", f"part BETWEEN 1 AND parts AND parts <= {MAX_PARTS}"),
+)
 
-class VerificationRow(Base):
-    """What a run verified of one part of a topic; a later run of the part replaces it."""
+# What keeps data from deletion. A hold is known by its name and scope, of which its id is a digest.
+Table(
+    "holds",
+    METADATA,
+    _key("hold_id", Uuid),
+    _required("name", Text),
+    _required("kind", Text),
+    Column("topic_id", ForeignKey("topics.topic_id"), comment="null: all topics"),
+    Column("partition", INTEGER, comment="null: all partitions"),
+    _required("first_offset", BigInteger),
+    Column("last_offset", BigInteger, comment="inclusive; null: no end"),
+    _required("reason", Text),
+    _required("actor", Text, comment="who set it last"),
+    _required("set_at", _TIME, comment="when it was first set"),
+    Column("until", _TIME, comment="null: until it is ended"),
+    _one_of("kind", HoldKind),
+    _check("partition", "partition IS NULL OR topic_id IS NOT NULL"),
+    _check("offsets", "0 <= first_offset AND (last_offset IS NULL OR first_offset <= last_offset)"),
+    Index("scope", "topic_id", "partition"),
+    Index("until", "until"),
+)
 
-    __tablename__ = "verifications"
-    __table_args__ = (
-        CheckConstraint(_one_of("kind", VERIFICATION_KINDS), name="kind"),
-        CheckConstraint(f"part BETWEEN 1 AND parts AND parts <= {MAX_PARTS}", name="part"),
-    )
-
-    topic_id: Mapped[UUID] = mapped_column(ForeignKey("topics.topic_id"), primary_key=True)
-    kind: Mapped[str] = mapped_column(primary_key=True)
-    parts: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    part: Mapped[int] = mapped_column(INTEGER, primary_key=True)
-    ended_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    run_id: Mapped[str]
-    segments: Mapped[int]
-    verified_segments: Mapped[int]
-    verified_bytes: Mapped[int]
-    failed_segments: Mapped[int]
-
-
-class SweepRunRow(Base):
-    """The last sweep of a kind and scope: a digest of its topics."""
-
-    __tablename__ = "sweep_runs"
-    __table_args__ = (CheckConstraint(_one_of("kind", SWEEP_KINDS), name="kind"),)
-
-    kind: Mapped[str] = mapped_column(primary_key=True)
-    scope: Mapped[UUID] = mapped_column(primary_key=True)
-    topics: Mapped[list[str]] = mapped_column(ARRAY(Text))
-    run_id: Mapped[str]
-    outcome: Mapped[str]
-    ended_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    duration_ms: Mapped[int]
-    planned_segments: Mapped[int]
-    deleted_segments: Mapped[int]
-    deleted_bytes: Mapped[int]
-    failed_segments: Mapped[int]
-
-
-class DeploymentRow(Base):
-    """The one row with the deployment's id, which is also in the objects' marker.
-
-    Deletions are frozen while frozen_at is set.
-    """
-
-    __tablename__ = "deployment"
-    __table_args__ = (CheckConstraint("is_only_row", name="only_row"),)
-
-    is_only_row: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
-    deployment_id: Mapped[UUID]
-    made_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    frozen_at: Mapped[datetime | None]
-    frozen_by: Mapped[str | None]
-    frozen_reason: Mapped[str | None]
+# The one row with the deployment's id, which is also in the objects' marker.
+Table(
+    "deployment",
+    METADATA,
+    _key("is_only_row", Boolean, server_default=text("true")),
+    _required("deployment_id", Uuid),
+    _required("made_at", _TIME, server_default=_NOW),
+    _check("only_row", "is_only_row"),
+)

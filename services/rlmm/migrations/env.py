@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection, text
 
-from services.rlmm.database.tables import Base
+from services.rlmm.database.tables import METADATA
 
 LOCK_TIMEOUT_MS = 4_000
 STATEMENT_TIMEOUT_MS = 60_000
@@ -21,7 +21,7 @@ def run(connection: Connection) -> None:
         connection.execute(text(f"SET {name} = {value}"))
     connection.commit()
     context.configure(
-        connection=connection, target_metadata=Base.metadata, transaction_per_migration=True
+        connection=connection, target_metadata=METADATA, transaction_per_migration=True
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -1,1 +1,1 @@
-"""What operators keep beside the metadata: anomalies, runs of tools, maintenance."""
+"""Serve operators: anomalies, runs of tools, maintenance, the state for a rebuild."""

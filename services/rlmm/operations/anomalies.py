@@ -1,4 +1,4 @@
-"""Store what checks found and verified, the deletion of objects, and the last sweeps."""
+"""Store and list anomalies, and record the deletion of objects."""
 
 import hashlib
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from services.api.calls import MutationOutcome
+from services.api.holds import Mark
 from services.api.ids import TopicIdPartition
 from services.api.operations import (
     MAX_ANOMALIES,
@@ -19,17 +19,15 @@ from services.api.operations import (
     AnomalyPage,
     AnomalyQuery,
     ObjectDeletion,
-    SeenAnomaly,
+    RecordedAnomaly,
     check_run_id,
 )
 from services.api.validation import require_count
 from services.rlmm.changes.audit import Event
 from services.rlmm.changes.batch import Change
-from services.rlmm.database import limits
-from services.rlmm.database.db import JsonRow, run
-from services.rlmm.database.limits import Position, check_text, fitting
+from services.rlmm.database.db import JsonRow, execute, run
+from services.rlmm.database.limits import Page, Query, check_text
 from services.rlmm.database.rows import EPOCH, AnyRow, ms_of
-from services.rlmm.database.tables import AnomalyRow
 
 KEPT_RUN_IDS = 10
 MAX_NUMBERS_BYTES = 256
@@ -69,10 +67,10 @@ def check_report(anomalies: Sequence[Anomaly], run_id: str) -> None:
         check_text(anomaly.detail, f"anomalies[{index}].detail")
 
 
-def report(session: Session, anomalies: Sequence[Anomaly], run_id: str) -> None:
+def report(connection: Connection, anomalies: Sequence[Anomaly], run_id: str) -> None:
     """Count each anomaly once for the run; see RemoteLogMetadataManager.report_anomalies."""
     rows = {_id_of(anomaly): anomaly for anomaly in anomalies}
-    run(session.connection(), REPORT, [_row(*each) for each in rows.items()], {"run_id": run_id})
+    run(connection, REPORT, [_row(*each) for each in rows.items()], {"run_id": run_id})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,54 +95,44 @@ def check_deletions(record: ObjectDeletions) -> None:
 def record_deletions(change: Change, record: ObjectDeletions) -> MutationOutcome:
     """Record an event for each object; see RemoteLogMetadataManager.record_object_deletions."""
     change.locked.require_expected(change.context)
-    change.locked.require_not_frozen()
+    change.locked.require_not_held(Mark.OBJECTS)
     for each in record.deletions:
         event = Event("OBJECT_DELETION", segment_id=each.segment_id, key=each.object_key)
         outcome = change.record(event)
     return outcome
 
 
-def fingerprint(query: AnomalyQuery) -> tuple[object, ...]:
-    """Return the value to which page tokens are bound: equal for equal queries."""
+def fingerprint(query: AnomalyQuery) -> Query:
     kinds = sorted({kind.value for kind in query.kinds})
     return ("anomalies", kinds, str(query.topic_id), query.last_seen_from_ms)
 
 
-def list_anomalies(
-    connection: Connection, query: AnomalyQuery, *, limit: int, after: Position | None
-) -> AnomalyPage:
-    """Read one page; see RemoteLogMetadataManager.list_anomalies."""
-    rows = connection.execute(_page(query, limit, after)).all()
-    count = fitting(_size_bytes(row) for row in rows[:limit])
-    token = ""
-    if count < len(rows):
-        last = rows[count - 1]
-        first_seen = (last.first_seen - EPOCH) // _MICROSECOND
-        token = limits.encode(fingerprint(query), (first_seen, last.anomaly_id))
-    return AnomalyPage(tuple(_seen(row) for row in rows[:count]), token)
+def list_anomalies(connection: Connection, query: AnomalyQuery, page: Page) -> AnomalyPage:
+    """Read one page, without kinds that only a later release knows.
 
-
-def _page(query: AnomalyQuery, limit: int, after: Position | None) -> Select[*tuple[object, ...]]:
-    """Select the page and one more row, which shows whether there is a next page.
-
-    Skips kinds that only a later release knows.
+    See RemoteLogMetadataManager.list_anomalies.
     """
-    kinds = query.kinds or tuple(AnomalyKind)
-    page = (
-        select(*AnomalyRow.__table__.columns)
-        .where(AnomalyRow.kind.in_([kind.value for kind in kinds]))
-        .order_by(AnomalyRow.first_seen, AnomalyRow.anomaly_id)
-        .limit(limit + 1)
-    )
+    conditions, values = ["kind = ANY(%(kinds)s)"], dict[str, object](rows=page.limit + 1)
+    values["kinds"] = [kind.value for kind in query.kinds or AnomalyKind]
     if query.topic_id is not None:
-        page = page.where(AnomalyRow.topic_id == query.topic_id)
+        conditions.append("topic_id = %(topic_id)s")
+        values["topic_id"] = query.topic_id
     if query.last_seen_from_ms is not None:
-        page = page.where(AnomalyRow.last_seen >= _time(1_000 * query.last_seen_from_ms))
-    if after is not None:
-        first_seen, anomaly_id = after
-        key = tuple_(AnomalyRow.first_seen, AnomalyRow.anomaly_id)
-        page = page.where(key > tuple_(_time(first_seen), anomaly_id))
-    return page
+        conditions.append("last_seen >= %(last_seen_from)s")
+        values["last_seen_from"] = _time(1_000 * query.last_seen_from_ms)
+    if page.after is not None:
+        first_seen, values["anomaly_id"] = page.after
+        conditions.append("(first_seen, anomaly_id) > (%(first_seen)s, %(anomaly_id)s)")
+        values["first_seen"] = _time(first_seen)
+    statement = f"""
+    SELECT * FROM anomalies WHERE {" AND ".join(conditions)}
+    ORDER BY first_seen, anomaly_id LIMIT %(rows)s"""
+    rows, token = page.cut(
+        execute(connection, statement, values).fetchall(),
+        _size_bytes,
+        lambda row: ((row.first_seen - EPOCH) // _MICROSECOND, row.anomaly_id),
+    )
+    return AnomalyPage(tuple(map(_seen, rows)), token)
 
 
 def _time(microseconds: int) -> datetime:
@@ -182,7 +170,7 @@ def _size_bytes(row: AnyRow) -> int:
     return MAX_NUMBERS_BYTES + sum(len(text.encode()) for text in texts)
 
 
-def _seen(row: AnyRow) -> SeenAnomaly:
+def _seen(row: AnyRow) -> RecordedAnomaly:
     anomaly = Anomaly(
         kind=AnomalyKind(row.kind),
         topic_id=row.topic_id,
@@ -191,6 +179,6 @@ def _seen(row: AnyRow) -> SeenAnomaly:
         object_key=row.object_key,
         detail=row.detail,
     )
-    return SeenAnomaly(
+    return RecordedAnomaly(
         anomaly, ms_of(row.first_seen), ms_of(row.last_seen), row.times_seen, row.run_ids[-1]
     )

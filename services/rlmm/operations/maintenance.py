@@ -1,23 +1,31 @@
-"""Purge tombstones, request ids, old events, anomalies and parts of verifications."""
+"""Purge tombstones, request ids, old events, removed topics, anomalies, checks and holds."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Row, text
 
 from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import ZERO_UUID
+from services.api.operations import RunCounts, RunKind, ToolRun
 from services.api.validation import require
 from services.rlmm.changes.idempotency import REMEMBERED_FOR
-from services.rlmm.database.db import retry_if_rolled_back
+from services.rlmm.database.db import IS_KNOWN, retry_if_rolled_back
 from services.rlmm.database.schema import connected, revision_in, try_lock
-from services.rlmm.database.schema_revision import is_usable, known_revision
+from services.rlmm.database.schema_revision import is_usable, needed
+from services.rlmm.database.tables import METADATA
+from services.rlmm.operations import tool_runs
 
 BATCH = 2_000
 PARTITIONS_PER_STATEMENT = 1_000
+TOPICS_PER_STATEMENT = 200
 MIN_DAYS = 1
+DAY_MS = 86_400_000
 MAX_DAYS = 36_500
 
 _ADVISORY_LOCK = 0x5ED1_3E28
@@ -57,6 +65,29 @@ _PURGE_EVENTS = f"""
     )
     SELECT count(*) AS rows, max(revision) AS last FROM gone"""
 
+# Topics whose partitions were all removed so long ago. The lock waits for new partitions.
+_REMOVED_TOPICS = f"""
+    SELECT t.topic_id FROM topics AS t
+    WHERE t.topic_id > :after AND t.purged_changes IS NULL
+        AND EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = t.topic_id)
+        AND NOT EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = t.topic_id
+            AND ({IS_KNOWN} OR p.changed_at >= now() - CAST(:age AS interval)))
+        AND NOT EXISTS (SELECT FROM segments AS s WHERE s.topic_id = t.topic_id)
+    ORDER BY t.topic_id LIMIT {TOPICS_PER_STATEMENT} FOR UPDATE OF t"""
+# The tombstone keeps the number of changes, which never falls. Changes lock in the same order.
+_PURGE_TOPICS = (
+    "SELECT FROM partitions WHERE topic_id = ANY(:ids) ORDER BY topic_id, partition FOR UPDATE",
+    """
+    UPDATE topics AS t SET config = '{}', purged_changes = (
+        SELECT sum(revision) FROM partitions AS p WHERE p.topic_id = t.topic_id)
+    WHERE topic_id = ANY(:ids)""",
+    *(
+        f"DELETE FROM {table.name} WHERE topic_id = ANY(:ids)"
+        for table in reversed(METADATA.sorted_tables)
+        if table.name not in ("topics", "anomalies") and "topic_id" in table.columns
+    ),
+)
+
 Progress = Callable[[str, int], None]
 """A function that is called after each batch with the step and the rows that it has changed so
 far.
@@ -69,29 +100,24 @@ class MaintenancePlan:
 
     Attributes:
         delete_retention_ms: how long a deleted segment's row stays (Kafka: delete.retention.ms).
-        events_days: how long the audit trail goes back at least; a partition's latest event stays
-            forever.
-        anomalies_days: how long an anomaly stays after the last run that found it, and a part of a
-            verification after the run that read it.
+        events_retention_ms: how long the audit trail goes back at least; a partition's latest event
+            stays as long as the partition, and that as long after its topic was removed.
+        anomalies_retention_ms: how long an anomaly stays after the last run that found it, and a
+            part of a check after the run that read it.
     """
 
-    delete_retention_ms: int = 86_400_000
-    events_days: int = 90
-    anomalies_days: int = 90
+    delete_retention_ms: int = DAY_MS
+    events_retention_ms: int = 90 * DAY_MS
+    anomalies_retention_ms: int = 90 * DAY_MS
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.delete_retention_ms <= MAX_DAYS * 86_400_000,
-            "delete.retention.ms",
-            f"must be 0 to {MAX_DAYS} days, is {self.delete_retention_ms} ms",
-        )
-        for name, days in (
-            ("events-days", self.events_days),
-            ("anomalies-days", self.anomalies_days),
+        for name, kept_ms, least_days in (
+            ("delete-retention", self.delete_retention_ms, 0),
+            ("events-retention", self.events_retention_ms, MIN_DAYS),
+            ("anomalies-retention", self.anomalies_retention_ms, MIN_DAYS),
         ):
-            require(
-                MIN_DAYS <= days <= MAX_DAYS, name, f"must be {MIN_DAYS} to {MAX_DAYS}, is {days}"
-            )
+            is_within = least_days * DAY_MS <= kept_ms <= MAX_DAYS * DAY_MS
+            require(is_within, name, f"must be {least_days} to {MAX_DAYS} days, is {kept_ms} ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +128,10 @@ class MaintenanceReport:
     tombstones: int = 0
     request_outcomes: int = 0
     events: int = 0
+    removed_topics: int = 0
     anomalies: int = 0
-    verifications: int = 0
+    tool_runs: int = 0
+    holds: int = 0
 
 
 def maintain(
@@ -112,12 +140,13 @@ def maintain(
     progress: Progress = lambda *_: None,
     password_file: Path | None = None,
 ) -> MaintenanceReport:
-    """Run all steps once, or none if another maintenance runs. Idempotent.
+    """Run all steps once and record the run, or none if another maintenance runs. Idempotent.
 
     Raises:
         RetriableRemoteStorageError: the database is unreachable, or its schema is older than
             this release's; rows that were already purged stay purged.
     """
+    began_s = time.monotonic()
     with connected(database_url, password_file) as connection:
         _require_usable(connection)
         if not try_lock(connection, _ADVISORY_LOCK):
@@ -131,27 +160,32 @@ def maintain(
             return total
 
         tombstone_age = timedelta(milliseconds=plan.delete_retention_ms)
-        anomaly_age = timedelta(days=plan.anomalies_days)
-        return MaintenanceReport(
+        event_age = timedelta(milliseconds=plan.events_retention_ms)
+        anomaly_age = timedelta(milliseconds=plan.anomalies_retention_ms)
+        report = MaintenanceReport(
             already_running=False,
             tombstones=count("tombstones", _purge(connection, _TOMBSTONES, tombstone_age)),
             request_outcomes=count(
                 "request_outcomes", _purge(connection, _REQUEST_OUTCOMES, REMEMBERED_FOR)
             ),
-            events=count("events", _purge_events(connection, timedelta(days=plan.events_days))),
+            events=count("events", _purge_events(connection, event_age)),
+            removed_topics=count("removed_topics", _purge_topics(connection, event_age)),
             anomalies=count("anomalies", _purge(connection, _ANOMALIES, anomaly_age)),
-            verifications=count("verifications", _purge(connection, _VERIFICATIONS, anomaly_age)),
+            tool_runs=count("tool_runs", _purge(connection, _TOOL_RUNS, anomaly_age)),
+            holds=count("holds", _purge(connection, _HOLDS, REMEMBERED_FOR)),
         )
+        took_ms = int((time.monotonic() - began_s) * 1_000)
+        run = ToolRun(RunKind.MAINTENANCE, uuid4().hex, duration_ms=took_ms)
+        with connection.begin():
+            tool_runs.report(connection, run, [RunCounts()])
+        return report
 
 
 def _require_usable(connection: Connection) -> None:
     revision = revision_in(connection)
     connection.commit()
     if not is_usable(revision):
-        raise RetriableRemoteStorageError(
-            f"the database has schema revision {revision}, this release needs "
-            f"{known_revision()}; run `sediment db upgrade`"
-        )
+        raise RetriableRemoteStorageError(needed(revision))
 
 
 def _purge_statement(table: str, is_old: str, age: str) -> str:
@@ -167,11 +201,15 @@ def _purge_statement(table: str, is_old: str, age: str) -> str:
         SELECT count(*) AS rows, max(at) AS last FROM gone"""
 
 
-_TOMBSTONES = _purge_statement("segments", "state = 'DELETE_SEGMENT_FINISHED'", "changed_at")
+# A kept tombstone alone says that its objects are still there. Topics stay for their tombstones.
+_TOMBSTONES = _purge_statement(
+    "segments", "state = 'DELETE_SEGMENT_FINISHED' AND kept_until IS NULL", "changed_at"
+)
 _REQUEST_OUTCOMES = _purge_statement("request_outcomes", "true", "at")
 _ANOMALIES = _purge_statement("anomalies", "true", "last_seen")
 # Runs that read everything are few: one of each kind and topic.
-_VERIFICATIONS = _purge_statement("verifications", "parts > 1", "ended_at")
+_TOOL_RUNS = _purge_statement("tool_runs", "parts > 1", "ended_at")
+_HOLDS = _purge_statement("holds", "true", "until")
 _LONG_AGO = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
 
 
@@ -213,6 +251,23 @@ def _partitions(connection: Connection, age: timedelta) -> Iterator[Any]:
         if len(rows) < PARTITIONS_PER_STATEMENT:
             return
         key = {"topic_id": rows[-1].topic_id, "partition": rows[-1].partition}
+
+
+def _purge_topics(connection: Connection, age: timedelta) -> Iterator[int]:
+    """Reduce removed topics to one row each."""
+    after = ZERO_UUID
+
+    def transaction() -> Sequence[UUID]:
+        with connection.begin():
+            found = {"after": after, "age": age}
+            ids = connection.scalars(text(_REMOVED_TOPICS), found).all()
+            for statement in _PURGE_TOPICS if ids else ():
+                connection.execute(text(statement), {"ids": ids})
+            return ids
+
+    while ids := retry_if_rolled_back(transaction):
+        yield len(ids)
+        after = ids[-1]
 
 
 def _run(connection: Connection, statement: str, **values: object) -> Row[*tuple[Any, ...]]:

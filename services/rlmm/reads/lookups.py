@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -17,15 +18,23 @@ from services.rlmm.database.db import (
     SEGMENT,
     JsonRow,
     Transactions,
+    execute,
     key_of,
+    key_values,
     partition_row,
     run,
     stream,
 )
 from services.rlmm.database.epoch_index import RANGE_CLASS, RANGE_CLASSES
 from services.rlmm.database.limits import MAX_PAGE_BYTES, SEGMENT_BYTES
-from services.rlmm.database.rows import COPY_LEASED, SEGMENT_COLUMNS, AnyRow, segment_from_row
-from services.rlmm.database.tables import HAS_TXN_INDEX
+from services.rlmm.database.rows import (
+    COPY_LEASED,
+    SEGMENT_COLUMNS,
+    AnyRow,
+    kept_until_ms_of,
+    segment_from_row,
+)
+from services.rlmm.database.tables import HAS_TXN_INDEX, IS_KEPT
 from services.rlmm.guards import check_topic_name, unknown_partition
 
 
@@ -161,23 +170,16 @@ def find_segment(
     return AtRevision(segment, row.revision)
 
 
-def highest_offset(
-    transactions: Transactions, tp: TopicIdPartition, leader_epoch: int
-) -> AtRevision[int | None]:
-    row = _read(transactions, HIGHEST_OFFSET, tp, leader_epoch=leader_epoch)
-    return AtRevision(row.answer, row.revision)
-
-
-def log_size(
-    transactions: Transactions, tp: TopicIdPartition, leader_epoch: int
-) -> AtRevision[int]:
-    row = _read(transactions, LOG_SIZE, tp, leader_epoch=leader_epoch)
+def answer_of_epoch(
+    transactions: Transactions, statement: str, tp: TopicIdPartition, leader_epoch: int
+) -> AtRevision[Any]:
+    """Run HIGHEST_OFFSET or LOG_SIZE."""
+    row = _read(transactions, statement, tp, leader_epoch=leader_epoch)
     return AtRevision(row.answer, row.revision)
 
 
 def _read(transactions: Transactions, statement: str, tp: TopicIdPartition, **of: int) -> AnyRow:
-    keys: dict[str, UUID | int] = {"topic_id": tp.topic_id, "partition": tp.partition, **of}
-    row: AnyRow | None = transactions.read_row(statement, keys)
+    row: AnyRow | None = transactions.read_row(statement, {**key_values(key_of(tp)), **of})
     if row is None:
         raise unknown_partition(tp)
     check_topic_name(tp, row.topic)
@@ -254,19 +256,20 @@ def _outcome(row: AnyRow, tp: TopicIdPartition) -> LookupOutcome:
         return ThrottledError(
             "the segments before this one fill the answer; look this one up again"
         )
-    found = None if row.segment_id is None else segment_from_row(row, tp)
-    return AtRevision(found, row.revision)
+    segment = None if row.segment_id is None else segment_from_row(row, tp)
+    return AtRevision(segment, row.revision)
 
 
 # As many segments as a message holds, at least one.
 BY_ID = f"""
     SELECT * FROM (
-        SELECT t.name AS topic, p.revision, {SEGMENT}, {COPY_LEASED} AS copy_leased,
+        SELECT t.name AS topic, p.revision, {SEGMENT}, s.kept_until, {COPY_LEASED} AS copy_leased,
             row_number() OVER in_order AS number, sum({SEGMENT_BYTES}) OVER in_order AS bytes
         FROM {PARTITIONS}
         LEFT JOIN segments AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
             AND s.segment_id = ANY(CAST(%(ids)s AS uuid[]))
-        WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {IS_KNOWN}
+        WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s
+            AND ({IS_KNOWN} OR {IS_KEPT})
         WINDOW in_order AS (ORDER BY s.start_offset, s.segment_id ROWS UNBOUNDED PRECEDING)
     ) AS found
     WHERE number = 1 OR bytes <= {MAX_PAGE_BYTES}
@@ -314,13 +317,12 @@ def segments_by_id(
     connection: Connection, tp: TopicIdPartition, ids: Sequence[UUID]
 ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
     """Read segments; see RemoteLogMetadataManager.remote_log_segment_metadata_by_id."""
-    keys = {"topic_id": tp.topic_id, "partition": tp.partition, "ids": list(ids)}
-    rows = connection.exec_driver_sql(BY_ID, keys).all()
+    rows = execute(connection, BY_ID, {**key_values(key_of(tp)), "ids": list(ids)}).fetchall()
     if not rows:
         raise unknown_partition(tp)
     check_topic_name(tp, rows[0].topic)
     segments = tuple(
-        segment_from_row(row, tp, copy_leased=row.copy_leased)
+        segment_from_row(row, tp, copy_leased=row.copy_leased, kept_until_ms=kept_until_ms_of(row))
         for row in rows
         if row.segment_id is not None
     )
@@ -329,8 +331,7 @@ def segments_by_id(
 
 def earliest_offset(connection: Connection, tp: TopicIdPartition) -> AtRevision[int | None]:
     """Read the earliest offset; see RemoteLogMetadataManager.earliest_log_offset."""
-    keys = {"topic_id": tp.topic_id, "partition": tp.partition}
-    row = connection.exec_driver_sql(EARLIEST, keys).one_or_none()
+    row = execute(connection, EARLIEST, key_values(key_of(tp))).fetchone()
     if row is None:
         raise unknown_partition(tp)
     check_topic_name(tp, row.topic)
@@ -348,8 +349,8 @@ def revisions(
     wanted: list[JsonRow] = [
         {**partition_row(key_of(tp)), "place": place} for place, tp in enumerate(tps)
     ]
-    found = [0] * len(tps)
+    present = [0] * len(tps)
     for row in run(connection, REVISIONS, wanted):
         check_topic_name(tps[row.place], row.topic, f"partitions[{row.place}].{field}")
-        found[row.place] = row.revision
-    return found
+        present[row.place] = row.revision
+    return present

@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, chain
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -16,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from services.api.ids import ZERO_UUID
 from services.api.segment_batches import SCAN_COLUMNS, SegmentBatch, SegmentScan
-from services.rlmm.database.db import IS_KNOWN, PARTITIONS, Transactions
+from services.rlmm.database.db import IS_KNOWN, PARTITIONS_IN_ORDER, Transactions
 from services.rlmm.database.rows import COPY_LEASED
 
 _TYPES = {
@@ -54,6 +53,7 @@ _EPOCH_COUNTS = "array_agg(cardinality(leader_epochs)"
 _OF_SEGMENTS = {
     "segment_id": "array_agg(segment_id::text",
     "copy_leased": f"array_agg({COPY_LEASED}",
+    "kept_until_ms": "array_agg(CAST(extract(epoch FROM kept_until) * 1000 AS bigint)",
     "leader_epochs": f"string_agg(substr(array_send(leader_epochs), {ARRAY_HEADER_BYTES} + 1), ''",
     "epoch_start_offsets": (
         f"string_agg(substr(array_send(epoch_start_offsets), {ARRAY_HEADER_BYTES} + 1), ''"
@@ -144,7 +144,7 @@ def _statement(columns: Sequence[str]) -> str:
         p.delete_state, chunk.*
     FROM (
         SELECT p.topic_id, t.name AS topic, p.partition, p.revision, p.delete_state
-        FROM {PARTITIONS}
+        FROM {PARTITIONS_IN_ORDER}
         WHERE (p.topic_id, p.partition) > (%(topic_id)s, %(partition)s)
             AND {IS_KNOWN}
             AND (p.delete_state = ANY(CAST(%(delete_states)s AS text[])) OR %(in_any_or_none)s)
@@ -193,8 +193,7 @@ def scan_segments(transactions: Transactions, scan: SegmentScan) -> Iterator[Seg
     position: _Position | None = _START
     while position is not None:
         with _Group(scan.column_names()) as group:
-            read = partial(_read, scan=scan, after=position, group=group)
-            read_at_ms, position = transactions.read_in_transaction(read)
+            read_at_ms, position = transactions.read_in_transaction(_read, scan, position, group)
             began_at_ms = read_at_ms if began_at_ms is None else began_at_ms
             for stream, rows in group.batches():
                 yield SegmentBatch(stream, rows, began_at_ms)
@@ -253,12 +252,12 @@ def _read(
     assert isinstance(driver, psycopg.Connection)
     with driver.cursor("scan", row_factory=dict_row) as cursor:
         cursor.execute(_statement(scan.column_names()), _parameters(scan, after), binary=True)
-        last = _take(cursor, group)
+        last = _read_chunks(cursor, group)
     group.end_batch()
     return read_at_ms, last
 
 
-def _take(cursor: "psycopg.ServerCursor[dict[str, Any]]", group: _Group) -> _Position | None:
+def _read_chunks(cursor: "psycopg.ServerCursor[dict[str, Any]]", group: _Group) -> _Position | None:
     position, partitions = _START, 0
     while rows := cursor.fetchmany(CHUNKS_PER_FETCH):
         for row in rows:

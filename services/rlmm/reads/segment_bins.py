@@ -17,7 +17,7 @@ from services.api.segment_batches import (
 )
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import INT64_MAX
-from services.rlmm.database.db import IS_KNOWN, PARTITIONS
+from services.rlmm.database.db import IS_KNOWN, PARTITIONS, execute, key_of, key_values
 from services.rlmm.database.rows import AnyRow
 from services.rlmm.guards import check_topic_name, unknown_partition
 
@@ -89,12 +89,11 @@ def read(connection: Connection, query: BinQuery) -> AtRevision[BinnedSegments]:
     """Read bins; see RemoteLogMetadataManager.bin_remote_log_segments."""
     tp = query.topic_id_partition
     values: dict[str, object] = {
-        "topic_id": tp.topic_id,
-        "partition": tp.partition,
+        **key_values(key_of(tp)),
         "first": -1 if query.first is None else query.first,
         "last": INT64_MAX if query.last is None else query.last,
     }
-    figures = connection.exec_driver_sql(_FIGURES[query.axis], values).one_or_none()
+    figures = execute(connection, _FIGURES[query.axis], values).fetchone()
     if figures is None:
         raise unknown_partition(tp)
     check_topic_name(tp, figures.topic)
@@ -122,7 +121,7 @@ def _read_bins(
         last = figures.last if query.last is None else query.last
         width = max(-(-(last - origin + 1) // query.bins), 1)
         statement, more = _bins(query.axis, _EACH_BIN), {"origin": origin, "width": width}
-    rows = connection.exec_driver_sql(statement, {**values, **more})
+    rows = execute(connection, statement, {**values, **more})
     return tuple(
         SegmentBin(
             state=RemoteLogSegmentState(row.state),
@@ -142,5 +141,5 @@ def _read_bins(
 
 
 def _read_holes(connection: Connection, values: Mapping[str, object]) -> tuple[OffsetRange, ...]:
-    rows = connection.exec_driver_sql(_HOLES, dict(values))
+    rows = execute(connection, _HOLES, values)
     return tuple(OffsetRange(row.first, row.last) for row in sorted(rows, key=itemgetter(0)))

@@ -116,7 +116,7 @@ def read_changes(connection: Connection, since: Snapshot | None) -> tuple[Snapsh
     rows = run(connection, CHANGES, [], values).fetchall()
     present = Snapshot.of(rows[0].server, rows[0].snapshot)
     if rows[0].is_read_only:
-        # Another server has replaced this one, or will: what it commits is not seen here.
+        # Another server has replaced this one, or will: what it commits is not read here.
         raise RetriableRemoteStorageError("the metadata database takes no changes; watch again")
     if since is not None and not present.follows(since):
         raise RetriableRemoteStorageError(
@@ -202,7 +202,7 @@ class Reader(Thread):
     def add(self, watch: Watch, places: Mapping[PartitionKey, int]) -> None:
         with self._lock:
             if self._ended is not None:
-                # Since the caller asked `is_over`.
+                # It ended after the caller read `is_over`.
                 watch.end(*self._ended)
             self._watches[watch] = places
             alone = (watch,)
@@ -241,10 +241,10 @@ class Reader(Thread):
     def run(self) -> None:
         error: RemoteStorageError = stopping()
         try:
-            seen = None
+            snapshot = None
             while not self._stopping.is_set():
                 with errors_named(), self._connected() as connection:
-                    seen = self._read(connection, seen)
+                    snapshot = self._read(connection, snapshot)
         except RemoteStorageError as e:
             error = RetriableRemoteStorageError(f"the changes cannot be read: {e}; watch again")
         except Exception as e:  # noqa: BLE001 - logged; each watch gets it
@@ -270,35 +270,35 @@ class Reader(Thread):
             connection.detach()
             yield connection
 
-    def _read(self, connection: Connection, seen: Snapshot | None) -> Snapshot:
+    def _read(self, connection: Connection, snapshot: Snapshot | None) -> Snapshot:
         """Read until the end, or until the session is as old as those of the pool may become."""
         ends_s = time.monotonic() + SESSION_MAX_AGE_S
-        if seen is None:
-            seen, _ = read_changes(connection, None)
+        if snapshot is None:
+            snapshot, _ = read_changes(connection, None)
         self._first_read.set()
         while not self._is_stopped_in_pause(time.monotonic() + SHORTEST_INTERVAL_S):
-            # Before the read: a commit during the read asks for another one.
+            # Before the read: a commit during the read requests another one.
             self._wanted.clear()
             began_s = time.monotonic()
-            seen, events = read_changes(connection, seen)
-            self._hand_out(events, began_s)
+            snapshot, events = read_changes(connection, snapshot)
+            self._distribute(events, began_s)
             if began_s > ends_s:
                 break
-        return seen
+        return snapshot
 
     def _is_stopped_in_pause(self, earliest_s: float) -> bool:
         """Wait for the time of the next read; return whether there is none."""
         self._wanted.wait(READ_INTERVAL_S)
         return self._stopping.wait(max(0.0, earliest_s - time.monotonic()))
 
-    def _hand_out(self, events: Sequence[EventRow], complete_through_s: float) -> None:
+    def _distribute(self, events: Sequence[EventRow], complete_through_s: float) -> None:
         with self._lock:
             of_watch: dict[Watch, list[tuple[int, EventRow]]] = {}
             for event in events:
                 key = event.topic_id, event.partition
                 for watch in self._watching.get(key, ()):
                     of_watch.setdefault(watch, []).append((self._watches[watch][key], event))
-            for watch, mine in of_watch.items():
-                watch.put(mine)
+            for watch, own in of_watch.items():
+                watch.put(own)
             for watch in self._watches:
                 watch.complete_through_s = complete_through_s

@@ -14,10 +14,7 @@ from prometheus_client import Gauge
 from sqlalchemy import Connection, Engine
 
 from services.api.calls import current_call
-from services.api.errors import (
-    InvalidRequestError,
-    RetriableRemoteStorageError,
-)
+from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_count
@@ -116,7 +113,7 @@ class _Known:
         self.revisions = array("q", [each.after_revision or 0 for each in partitions])
         self.changed_at_us = array("q", bytes(8 * len(partitions)))
 
-    def take(self, events: Iterable[tuple[int, EventRow]]) -> dict[int, _Changes]:
+    def changes_of(self, events: Iterable[tuple[int, EventRow]]) -> dict[int, _Changes]:
         """Return the changes of events that are not reported yet, by the partition's place.
 
         Raises:
@@ -213,7 +210,7 @@ class Watches:
                 if time.monotonic() >= ends_s:
                     raise self._too_old()
                 events, read_through_s = watch.wait(HEARTBEAT_S)
-                changes = known.take(events)
+                changes = known.changes_of(events)
                 first = tuple(known.update_of(place, each) for place, each in changes.items())
                 complete_s = max(complete_s, read_through_s)
         finally:
@@ -253,15 +250,11 @@ class Watches:
     ) -> tuple[_Known, tuple[PartitionUpdate, ...]]:
         """Read the revisions, and what has changed since those that the client knows."""
         tps = [each.topic_id_partition for each in partitions]
-        present = self._transactions.read(
-            lambda connection: revisions(connection, tps, TOPIC_FIELD)
-        )
-        missed = self._transactions.read(
-            lambda connection: _missed_events(connection, partitions, present)
-        )
-        times = self._transactions.read(lambda connection: _times(connection, partitions, present))
+        present = self._transactions.read(revisions, tps, TOPIC_FIELD)
+        missed = self._transactions.read(_missed_events, partitions, present)
+        times = self._transactions.read(_times, partitions, present)
         known = _Known(partitions)
-        changes = known.take(missed)
+        changes = known.changes_of(missed)
         for place, each in enumerate(partitions):
             change = changes.setdefault(place, _Changes())
             present_us, known_us = times.get(place, (0, 0))
@@ -328,5 +321,5 @@ def _missed_events(
             )
     if not wanted:
         return []
-    found = [(row.place, row) for row in run(connection, MISSED, wanted)]
-    return sorted(found, key=lambda each: each[1].revision)
+    events = [(row.place, row) for row in run(connection, MISSED, wanted)]
+    return sorted(events, key=lambda each: each[1].revision)

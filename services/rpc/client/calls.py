@@ -13,10 +13,11 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.threads import end_without
 from services.common.tracing import call_headers
 from services.rpc.client.timeouts import (
+    SLOW_CALLS,
     TIMEOUT_WATCH,
-    ReadIdleTimeout,
-    SendStallTimeout,
     Source,
+    StreamTimeout,
+    Wait,
 )
 from services.rpc.statuses import Peer, is_lost, map_rpc_errors
 
@@ -59,7 +60,7 @@ def call_once(
     once if it is idempotent.
     """
     metadata, ends_at = _call_metadata(), time.monotonic() + timeout_s
-    with map_rpc_errors(peer):
+    with map_rpc_errors(peer, timeout_s), SLOW_CALLS.watched(peer):
         try:
             return method(request, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as e:
@@ -100,7 +101,9 @@ def call_with_stream(
     with map_rpc_errors(peer):
         with threads_for_stream():
             call = method.future(iter(source), metadata=_call_metadata())
-        stall_timeout = SendStallTimeout(call, source, progress_timeout_s, queue_timeout_s)
+        stall_timeout = StreamTimeout(
+            call, source.idle_s, progress_timeout_s, queue_timeout_s, "has made no progress", peer
+        )
         try:
             TIMEOUT_WATCH.add(stall_timeout)
             # The metadata arrive when the server begins to serve the call, or when the call is
@@ -163,18 +166,22 @@ def _messages(
 ) -> Generator[Any, None, None]:
     with threads_for_stream():
         call: Any = method(request, metadata=metadata)
-    read_idle_timeout = ReadIdleTimeout(call, timeout_s, queue_timeout_s)
+    wait = Wait()
+    idle_timeout = StreamTimeout(
+        call, wait.idle_s, timeout_s, queue_timeout_s, "has sent nothing", peer, listens=True
+    )
     try:
-        TIMEOUT_WATCH.add(read_idle_timeout)
+        TIMEOUT_WATCH.add(idle_timeout)
         for message in call:
-            read_idle_timeout.end()
+            wait.end()
+            idle_timeout.record_start()
             yield message
-            read_idle_timeout.begin()
+            wait.begin()
     except grpc.RpcError:
-        _raise_if(read_idle_timeout.cancel_reason, peer)
+        _raise_if(idle_timeout.cancel_reason, peer)
         raise
     finally:
-        TIMEOUT_WATCH.remove(read_idle_timeout)
+        TIMEOUT_WATCH.remove(idle_timeout)
         call.cancel()
 
 

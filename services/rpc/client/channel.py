@@ -1,18 +1,21 @@
 """Open channels: plaintext, or TLS whose files may change while calls run."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
-from typing import Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import grpc
 
 from services.api.errors import InvalidRequestError
-from services.common.client_security import NO_PROXY, ClientSecurity, target_of
+from services.common.addresses import target_of
+from services.common.client_security import NO_PROXY, ClientSecurity
 from services.rpc.statuses import Peer
 from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
+
+if TYPE_CHECKING:
+    from services.common.reloaded_file import ReloadedFile
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
@@ -37,7 +40,7 @@ _CLIENT_OPTIONS: ChannelOptions = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # All addresses of a target get calls, and a lost connection is opened again without a call.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
-    # A pod that is replaced has another address. By default gRPC asks every 30 s at most.
+    # A pod that is replaced has another address. By default gRPC resolves every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
 
@@ -65,10 +68,9 @@ def peer_of(service: str, channel: grpc.Channel, address: str) -> Peer:
     name = f"{service} at {address}"
     opened: object = channel
     if isinstance(opened, ReloadingChannel):
-        hint = (
-            "check that the server serves TLS here, trusts this client's certificate and has one "
-            f"for this host name; files of this client: {opened.security}"
-        )
+        shows = opened.security.certificate or opened.security.token
+        lacks = "" if shows else "this client shows no certificate and no token; "
+        hint = f"{lacks}files of this client: {opened.security}"
     else:
         hint = "this client speaks plaintext: give it TLS files if the server serves TLS"
     return Peer(name, hint)
@@ -81,27 +83,14 @@ def _token_of(content: bytes) -> str:
     return token
 
 
-def _token_credentials(path: Path) -> grpc.CallCredentials:
-    """Return credentials that send the token of a file, also after it was replaced.
-
-    Raises:
-        InvalidRequestError: the file holds no token.
-    """
+def _token_file(path: Path) -> "ReloadedFile[str]":
     # Only here: clients without a token must not wait for prometheus_client.
     from services.common.reloaded_file import FileError, ReloadedFile  # noqa: PLC0415
 
     try:
-        file = ReloadedFile("token", path, _token_of)
+        return ReloadedFile("token", path, _token_of)
     except FileError as e:
         raise InvalidRequestError(str(e)) from e
-
-    def send(_: object, callback: grpc.AuthMetadataPluginCallback) -> None:
-        callback((("authorization", f"Bearer {file.current()}"),), None)
-
-    return grpc.metadata_call_credentials(cast(grpc.AuthMetadataPlugin, send))
-
-
-MakeMethod: TypeAlias = Callable[[grpc.Channel], Any]
 
 
 class _Generation:
@@ -111,11 +100,11 @@ class _Generation:
         self.channel = channel
         self.material = material
         self.calls = 0
-        self.methods: dict[MakeMethod, Any] = {}
+        self.methods: dict[_Method, Any] = {}
 
 
 class ReloadingChannel:
-    """A grpc.Channel over TLS that continues with new files when they change. Thread-safe.
+    """The calls of a grpc.Channel over TLS, with new files when they change. Thread-safe.
 
     New calls use a new channel; the old one is closed when its last call has ended.
     """
@@ -132,31 +121,22 @@ class ReloadingChannel:
             self._tls = ReloadedTls(TlsFiles(security.certificate, security.key, security.ca))
         except TlsFileError as e:
             raise InvalidRequestError(str(e)) from e
-        self._token = None if security.token is None else _token_credentials(security.token)
+        self._token = None if security.token is None else _token_file(security.token)
         self._lock = Lock()
         self._draining: list[_Generation] = []
         self._current = self._open(self._tls.material())
 
-    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        return _Method(self, lambda channel: channel.unary_unary(method, *arguments, **options))
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "unary_unary", arguments, options)
 
-    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        return _Stream(self, lambda channel: channel.unary_stream(method, *arguments, **options))
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "unary_stream", arguments, options)
 
-    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
-        return _Method(self, lambda channel: channel.stream_unary(method, *arguments, **options))
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "stream_unary", arguments, options)
 
-    def stream_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
-        return _Stream(self, lambda channel: channel.stream_stream(method, *arguments, **options))
-
-    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """Subscribe to the connectivity of the present channel; no newer one is followed."""
-        self._current.channel.subscribe(callback, try_to_connect)
-
-    def unsubscribe(self, callback: Any) -> None:
-        with self._lock:
-            for generation in (self._current, *self._draining):
-                generation.channel.unsubscribe(callback)
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "stream_stream", arguments, options)
 
     def close(self) -> None:
         """Close every channel, which cancels its calls."""
@@ -169,15 +149,10 @@ class ReloadingChannel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def begin_call(self, make: MakeMethod) -> tuple[_Generation, Any]:
+    def begin_call(self, method: "_Method") -> tuple[_Generation, Any]:
         """Return the method of the newest channel, which stays open until `end_call`."""
         material = self._tls.material()
         drained: list[_Generation] = []
@@ -188,16 +163,27 @@ class ReloadingChannel:
                 self._current = opened
             current = self._current
             current.calls += 1
-            method = current.methods.get(make)
-            if method is None:
-                method = current.methods[make] = make(current.channel)
+            of_channel = current.methods.get(method)
+            if of_channel is None:
+                of_channel = current.methods[method] = method.of(current.channel)
             if self._draining:
                 drained = [old for old in self._draining if not old.calls]
                 self._draining = [old for old in self._draining if old.calls]
-        # Not when the last call ends: that is noted in a thread of the channel itself.
+        # Not when the last call ends: that happens in a thread of the channel itself.
         for old in drained:
             old.channel.close()
-        return current, method
+        return current, of_channel
+
+    def with_token(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Add the token to the metadata of a call.
+
+        gRPC's credentials of a call would run Python in threads of its core. They wait for the
+        interpreter's lock, which `close` of any channel holds while it waits for such threads.
+        """
+        if self._token is None:
+            return options
+        header = ("authorization", f"Bearer {self._token.current()}")
+        return {**options, "metadata": (*(options.get("metadata") or ()), header)}
 
     def end_call(self, generation: _Generation) -> None:
         with self._lock:
@@ -205,49 +191,46 @@ class ReloadingChannel:
 
     def _open(self, material: TlsMaterial) -> _Generation:
         credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
-        if self._token is not None:
-            credentials = grpc.composite_channel_credentials(credentials, self._token)
         channel = grpc.secure_channel(self._target, credentials, options=_CLIENT_OPTIONS)
         return _Generation(channel, material)
 
 
 class _Method:
-    """A method with one response, of whichever channel is the newest when it is called."""
+    """A method of whichever channel is the newest when it is called."""
 
-    def __init__(self, channel: ReloadingChannel, make: MakeMethod) -> None:
+    def __init__(
+        self, channel: ReloadingChannel, kind: str, arguments: Any, options: Mapping[str, Any]
+    ) -> None:
+        """Describe the method: `kind` is the name of the channel's function that makes it."""
         self._channel = channel
-        self._make = make
+        self._kind = kind
+        self._arguments = arguments
+        self._options = options
+
+    def of(self, channel: grpc.Channel) -> Any:
+        return getattr(channel, self._kind)(*self._arguments, **self._options)
 
     def __call__(self, request: Any, **options: Any) -> Any:
-        generation, method = self._channel.begin_call(self._make)
+        options = self._channel.with_token(options)
+        generation, method = self._channel.begin_call(self)
+        if self._kind.endswith("_stream"):
+            return self._begun(generation, method, request, options)
         try:
             return method(request, **options)
         finally:
             self._channel.end_call(generation)
 
     def future(self, request: Any, **options: Any) -> Any:
-        generation, method = self._channel.begin_call(self._make)
-        try:
-            call = method.future(request, **options)
-        except BaseException:
-            self._channel.end_call(generation)
-            raise
-        call.add_done_callback(lambda _: self._channel.end_call(generation))
-        return call
+        options = self._channel.with_token(options)
+        generation, method = self._channel.begin_call(self)
+        return self._begun(generation, method.future, request, options)
 
-
-class _Stream:
-    """A method with a stream of responses, of whichever channel is the newest."""
-
-    def __init__(self, channel: ReloadingChannel, make: MakeMethod) -> None:
-        self._channel = channel
-        self._make = make
-
-    def __call__(self, request: Any, **options: Any) -> Any:
-        generation, method = self._channel.begin_call(self._make)
+    def _begun(
+        self, generation: _Generation, begin: Any, request: Any, options: Mapping[str, Any]
+    ) -> Any:
         end = partial(self._channel.end_call, generation)
         try:
-            call = method(request, **options)
+            call = begin(request, **options)
         except BaseException:
             end()
             raise

@@ -20,10 +20,10 @@ from services.api.segments import RemoteLogSegmentMetadata
 _log = logging.getLogger(__name__)
 
 NOT_SERVED_S = 600.0
-"""How long RSM is not asked for URLs after it answered that it hands out none."""
+"""How long no URLs are requested from RSM after it answered that it hands out none."""
 
 STORE_AWAY_S = 60.0
-"""How long the store is not asked after it did not answer, or refused a URL."""
+"""How long the store is not read after it did not answer, or refused a URL."""
 
 _PARTIAL = 206
 _TIMEOUT = Timeout(connect=5.0, read=30.0)
@@ -43,13 +43,13 @@ def _ignore(*_: object) -> None:
 class DirectReader:
     """Read ranges of logs by URLs, each chunk verified, or stream them by RSM. Thread-safe.
 
-    RSM streams what it gives no URL for, and what the store does not give or gives damaged: it
-    reports what is wrong by name. A URL is used for several reads of its log.
+    RSM streams what it has no URL for, and what the store does not return or returns damaged:
+    its errors name the fault. A URL is used for several reads of its log.
 
     Args:
         on_read: called with the size of each verified chunk.
         on_failure: called for each direct read that failed.
-        shortest_bytes: of a read for which a URL is asked; RSM charges the whole log for it.
+        shortest_bytes: of a read for which a URL is requested; RSM charges the whole log for it.
     """
 
     def __init__(

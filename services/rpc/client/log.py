@@ -7,7 +7,7 @@ import grpc
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
-    FoundOffset,
+    OffsetAnswer,
     OffsetQueries,
     RaisedLogStart,
     RecordsToDelete,
@@ -55,10 +55,10 @@ class RemoteLogManagerClient:
         for received in call_stream(self._fetch, message, self._peer, FETCH_TIMEOUT_S):
             yield received.part()
 
-    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
+    def list_offsets(self, queries: OffsetQueries) -> list[OffsetAnswer]:
         request = convert.offset_queries_to_proto(queries)
         reply = call_once(self._stub.ListOffsets, request, self._peer, LIST_OFFSETS_TIMEOUT_S)
-        return list(map(convert.found_offset_from_proto, reply.answers))
+        return list(map(convert.offset_answer_from_proto, reply.answers))
 
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         messages = map(convert.epoch_query_to_proto, queries)
@@ -66,8 +66,8 @@ class RemoteLogManagerClient:
         reply = call_once(self._stub.OffsetForLeaderEpoch, request, self._peer)
         return list(map(convert.epoch_answer_from_proto, reply.answers))
 
-    def delete_records(self, wanted: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
-        request = pb.DeleteRecordsRequest(partitions=map(convert.deletion_to_proto, wanted))
+    def delete_records(self, requests: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+        request = pb.DeleteRecordsRequest(partitions=map(convert.deletion_to_proto, requests))
         reply = call_once(self._stub.DeleteRecords, request, self._peer, STOP_TIMEOUT_S)
         return list(map(convert.raised_from_proto, reply.answers))
 

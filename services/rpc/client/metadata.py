@@ -8,19 +8,17 @@ import grpc
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
+from services.api.holds import Hold, HoldPage
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.operations import (
     ALL_ANOMALIES,
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
-    DeletionFreeze,
     ObjectDeletion,
-    RecordedSweep,
-    SweepRecord,
-    VerificationPage,
-    VerificationRun,
-    VerifiedTopic,
+    RunCounts,
+    RunPage,
+    ToolRun,
 )
 from services.api.partitions import (
     EventPage,
@@ -33,6 +31,7 @@ from services.api.partitions import (
     RemotePartitionDeleteState,
 )
 from services.api.remote_log_metadata_manager import (
+    KeptPage,
     PartitionLeadership,
     PartitionPage,
     RemoteLogMetadataManager,
@@ -55,7 +54,6 @@ from services.api.segment_batches import (
     SegmentScan,
 )
 from services.api.segments import (
-    ExportPosition,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -250,6 +248,19 @@ class RemoteLogMetadataManagerClient:
         reply = self._call(self._stub.ListRemoteLogSegments, request)
         return of_segments.segment_page_from_proto(reply)
 
+    def list_kept_segments(
+        self,
+        *,
+        topic: str = "",
+        due_only: bool = False,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> KeptPage:
+        request = pb.ListKeptSegmentsRequest(
+            topic=topic, due_only=due_only, page_size=page_size, page_token=page_token
+        )
+        return of_segments.kept_page_from_proto(self._call(self._stub.ListKeptSegments, request))
+
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
         method, request = self._stub.ScanRemoteLogSegments, of_segments.scan_to_proto(scan)
         for response in call_stream(method, request, self._peer, BULK_TIMEOUT_S):
@@ -396,19 +407,35 @@ class RemoteLogMetadataManagerClient:
         )
         return self._change(self._stub.RecordGap, request)
 
-    def set_export_position(
-        self, topic_id_partition: TopicIdPartition, name: str, next_offset: int, lease_ms: int
-    ) -> ExportPosition | None:
-        request = pb.SetExportPositionRequest(
-            topic_id_partition=tp_to_proto(topic_id_partition),
-            name=name,
-            next_offset=next_offset,
-            lease_ms=lease_ms,
+    def set_hold(self, hold: Hold, lease_ms: int | None = None) -> Hold:
+        request = pb.SetHoldRequest(hold=of_partitions.hold_to_proto(hold), lease_ms=lease_ms)
+        return of_partitions.hold_from_proto(self._call(self._stub.SetHold, request).hold)
+
+    def end_hold(self, hold: Hold, context: MutationContext = NO_CONTEXT) -> Hold | None:
+        request = pb.EndHoldRequest(
+            hold=of_partitions.hold_to_proto(hold), context=shared.context_to_proto(context)
         )
-        reply = self._call(self._stub.SetExportPosition, request)
-        return (
-            of_partitions.export_from_proto(reply.position) if reply.HasField("position") else None
+        reply = self._call(self._stub.EndHold, request)
+        return of_partitions.hold_from_proto(reply.hold) if reply.HasField("hold") else None
+
+    def list_holds(self, topic: str = "", *, page_size: int = 0, page_token: str = "") -> HoldPage:
+        request = pb.ListHoldsRequest(topic=topic, page_size=page_size, page_token=page_token)
+        return of_partitions.hold_page_from_proto(self._call(self._stub.ListHolds, request))
+
+    def replace_segment_data(
+        self,
+        segment_id: RemoteLogSegmentId,
+        expected_custom_metadata: bytes,
+        new_custom_metadata: bytes,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        request = pb.ReplaceSegmentDataRequest(
+            segment_id=shared.segment_id_to_proto(segment_id),
+            expected_custom_metadata=expected_custom_metadata,
+            new_custom_metadata=new_custom_metadata,
+            context=shared.context_to_proto(context),
         )
+        return self._change(self._stub.ReplaceSegmentData, request)
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
@@ -432,16 +459,6 @@ class RemoteLogMetadataManagerClient:
         )
         return self._change(self._stub.ResetLeaderEpoch, request)
 
-    def begin_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze:
-        request = pb.BeginRebuildRequest(context=shared.context_to_proto(context))
-        reply = self._call(self._stub.BeginRebuild, request)
-        return of_partitions.freeze_from_proto(reply.freeze)
-
-    def confirm_rebuild(self, context: MutationContext = NO_CONTEXT) -> DeletionFreeze | None:
-        request = pb.ConfirmRebuildRequest(context=shared.context_to_proto(context))
-        reply = self._call(self._stub.ConfirmRebuild, request)
-        return of_partitions.freeze_from_proto(reply.freeze) if reply.HasField("freeze") else None
-
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         request = pb.GetTopicConfigRequest(topic_id=uuid_to_text(topic_id))
         reply = self._call(self._stub.GetTopicConfig, request)
@@ -453,16 +470,33 @@ class RemoteLogMetadataManagerClient:
         entries: Mapping[str, str],
         expected_revision: int | None = None,
         context: MutationContext = NO_CONTEXT,
+        *,
+        now: bool = False,
     ) -> StoredTopicConfig:
         request = pb.PutTopicConfigRequest(
             topic_id=uuid_to_text(topic_id),
             entries=entries,
             expected_revision=expected_revision,
             context=shared.context_to_proto(context),
+            now=now,
         )
         # A repeat would find the revision that the first attempt made.
         repeats = expected_revision is None
         reply = call_once(self._stub.PutTopicConfig, request, self._peer, is_idempotent=repeats)
+        return of_partitions.topic_config_from_proto(reply.config)
+
+    def confirm_deletions(
+        self,
+        topic_id: UUID,
+        expected_config_revision: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        request = pb.ConfirmDeletionsRequest(
+            topic_id=uuid_to_text(topic_id),
+            expected_config_revision=expected_config_revision,
+            context=shared.context_to_proto(context),
+        )
+        reply = self._call(self._stub.ConfirmDeletions, request)
         return of_partitions.topic_config_from_proto(reply.config)
 
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
@@ -479,25 +513,15 @@ class RemoteLogMetadataManagerClient:
         request.page_size, request.page_token = page_size, page_token
         return of_partitions.anomaly_page_from_proto(self._call(self._stub.ListAnomalies, request))
 
-    def report_verification(self, run: VerificationRun, topics: Sequence[VerifiedTopic]) -> None:
-        request = of_segments.verification_to_proto(run, topics)
-        self._call(self._stub.ReportVerification, request, BULK_TIMEOUT_S)
+    def report_tool_run(self, run: ToolRun, counts: Sequence[RunCounts]) -> None:
+        request = of_segments.run_to_proto(run, counts)
+        self._call(self._stub.ReportToolRun, request, BULK_TIMEOUT_S)
 
-    def list_verifications(
+    def list_tool_runs(
         self, topic: str = "", *, page_size: int = 0, page_token: str = ""
-    ) -> VerificationPage:
-        request = pb.ListVerificationsRequest(
-            topic=topic, page_size=page_size, page_token=page_token
-        )
-        reply = self._call(self._stub.ListVerifications, request)
-        return of_segments.verification_page_from_proto(reply)
-
-    def report_sweep_run(self, record: SweepRecord) -> None:
-        self._call(self._stub.ReportSweepRun, of_segments.sweep_to_proto(record))
-
-    def list_sweep_runs(self) -> list[RecordedSweep]:
-        reply = self._call(self._stub.ListSweepRuns, pb.ListSweepRunsRequest())
-        return of_segments.sweeps_from_proto(reply)
+    ) -> RunPage:
+        request = pb.ListToolRunsRequest(topic=topic, page_size=page_size, page_token=page_token)
+        return of_segments.run_page_from_proto(self._call(self._stub.ListToolRuns, request))
 
     def record_object_deletions(
         self,

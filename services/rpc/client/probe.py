@@ -1,4 +1,4 @@
-"""Ask a service of which release it is, whether it is ready, and what its clock shows."""
+"""Read a service's release, readiness and clock."""
 
 import json
 import time
@@ -10,6 +10,8 @@ import grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.rpc.client.calls import threads_for_stream
+from services.rpc.client.channel import peer_of
+from services.rpc.statuses import details_with_hint
 
 PROBE_TIMEOUT_S = 2.0
 
@@ -28,7 +30,7 @@ UNREADY = "UNREADY"
 
 
 class Note(NamedTuple):
-    """What a service says; level: as a Severity, UNKNOWN, or UNREADY for why it is not ready."""
+    """A report of a service; level: as a Severity, UNKNOWN, or UNREADY for why it is not ready."""
 
     level: str
     text: str
@@ -49,15 +51,15 @@ def _notes_of(value: str | bytes) -> Sequence[Note]:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What a service says of itself.
+    """The state of a service, as it reports it.
 
     Attributes:
         version: of its release; "" if it is not reachable.
-        problem: why it could not be asked; "" if it answered.
-        clock_ahead_ms: by how much its clock is ahead of this one; None if it does not say.
+        problem: why it could not be reached; "" if it answered.
+        clock_ahead_ms: by how much its clock is ahead of this one; None if unknown.
         clock_error_ms: how wrong that may be, either way.
-        unready: why it is not ready; "" if it is, or does not say.
-        notes: what it says of what it depends on.
+        unready: why it is not ready; "" if it is, or if unknown.
+        notes: what it reports of its dependencies.
     """
 
     version: str = ""
@@ -70,7 +72,7 @@ class ServiceState:
 
 
 def probe(channel: grpc.Channel) -> ServiceState:
-    """Ask the service behind a channel once; a service that does not answer is no error."""
+    """Call the service behind a channel once; a service that does not answer is no error."""
     requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     try:
@@ -81,7 +83,10 @@ def probe(channel: grpc.Channel) -> ServiceState:
             pass
         return _state_of(call.trailing_metadata(), before_ms, now_ms())
     except grpc.RpcError as e:
-        return ServiceState(problem=f"{e.code().name}: {e.details()}")
+        if e.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ServiceState(problem=f"no answer within {PROBE_TIMEOUT_S:g} s")
+        details = details_with_hint(e, peer_of("", channel, ""))
+        return ServiceState(problem=f"{e.code().name}: {details}")
 
 
 def now_ms() -> int:

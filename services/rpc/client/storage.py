@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import (
     IndexType,
     LogSegmentData,
@@ -27,7 +28,7 @@ from services.rpc.client.calls import call_once, call_stream, call_with_stream
 from services.rpc.client.channel import peer_of
 from services.rpc.converters import storage as convert
 from services.rpc.converters.shared import index_type as index_types
-from services.rpc.converters.shared import metadata_to_proto
+from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto
 from services.rpc.converters.storage import copy_to_proto
 from services.rpc.statuses import outcome_of, was_ended_by_proxy
 from services.rpc.wire import copying_method, fetching_method, request_to_wire
@@ -98,10 +99,16 @@ class RemoteStorageManagerClient:
         return convert.opened_from_proto(call_once(self._stub.OpenLogSegment, request, self._peer))
 
     def fetch_index(
-        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        index_type: IndexType,
+        *,
+        as_stored: bool = False,
     ) -> Iterator[bytes]:
         request = pb.FetchIndexRequest(
-            metadata=metadata_to_proto(metadata), index_type=index_types.to_proto(index_type)
+            metadata=metadata_to_proto(metadata),
+            index_type=index_types.to_proto(index_type),
+            as_stored=as_stored,
         )
         for response in self._stream(self._stub.FetchIndex, request):
             yield response.data
@@ -118,6 +125,13 @@ class RemoteStorageManagerClient:
         )
         reply = call_once(self._stub.DeleteLogSegmentDataBatch, request, self._peer)
         return [outcome_of(status) for status in reply.outcomes]
+
+    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
+        request = pb.FindPartitionObjectRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
+        )
+        reply = call_once(self._stub.FindPartitionObject, request, self._peer)
+        return reply.object_key if reply.HasField("object_key") else None
 
     def _stream(self, method: Callable[..., Any], request: object) -> Iterator[Any]:
         return call_stream(method, request, self._peer, self._fetch_timeout_s)

@@ -1,20 +1,39 @@
-"""Cancel streamed calls whose peer makes no progress, however long a call may last as a whole."""
+"""Cancel streamed calls whose peer makes no progress, and report calls that wait for an answer."""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from threading import Event, Lock, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Thread, Timer
+from typing import Generic, Protocol, TypeVar
 
 import grpc
 
 from services.common.retry import timely_rounds
 
-# How long a reader waits for its first message before a thread asks whether the call is served.
+# How long a reader waits for its first message before a thread waits for the call's metadata.
 _LISTEN_AFTER_S = 0.5
+_SILENT_S = 3.0
 T = TypeVar("T")
 _log = logging.getLogger("sediment.rpc")
+
+
+class Wait:
+    """How long one side of a call has waited for the other; it begins with a wait."""
+
+    def __init__(self) -> None:
+        self._since: float | None = time.monotonic()
+
+    def begin(self) -> None:
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        self._since = None
+
+    def idle_s(self) -> float:
+        """Return the length of the present wait; 0 if there is none."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
 
 class Source(Generic[T]):
@@ -24,30 +43,62 @@ class Source(Generic[T]):
 
     Attributes:
         error: the error of `items`; gRPC only reports that the stream was cancelled.
+        idle_s: returns how long gRPC has not requested the next item; 0 while `items` makes one.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = items
-        self._handed_out_at: float | None = time.monotonic()
+        self._wait = Wait()
+        self.idle_s = self._wait.idle_s
         self.error: BaseException | None = None
 
     def __iter__(self) -> Iterator[T]:
         try:
-            self._handed_out_at = None
+            self._wait.end()
             for item in self._items:
-                self._handed_out_at = time.monotonic()
+                self._wait.begin()
                 yield item
-                self._handed_out_at = None
+                self._wait.end()
         except Exception as e:
             self.error = e
             raise
         finally:
-            self._handed_out_at = time.monotonic()
+            self._wait.begin()
 
-    def idle_s(self) -> float:
-        """Return how long gRPC has not requested the next item; 0 while `items` makes one."""
-        handed_out_at = self._handed_out_at
-        return 0.0 if handed_out_at is None else time.monotonic() - handed_out_at
+
+class SlowCalls:
+    """Report each server once from which a call has had no answer for a while.
+
+    Attributes:
+        report: is called with a line for people; None: nothing is reported.
+    """
+
+    report: Callable[[str], None] | None = None
+
+    def __init__(self) -> None:
+        self._reported: set[str] = set()
+
+    @contextmanager
+    def watched(self, peer: object) -> Iterator[None]:
+        """Report the peer if the block lasts."""
+        timer = Timer(_SILENT_S, self.add, [peer]) if self.report else None
+        if timer:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            if timer:
+                timer.cancel()
+
+    def add(self, peer: object) -> None:
+        """Report a peer that is slow to answer."""
+        if self.report and str(peer) not in self._reported:
+            self._reported.add(str(peer))
+            self.report(f"waiting for {peer}")
+
+
+SLOW_CALLS = SlowCalls()
 
 
 class StreamedCall(Protocol):
@@ -59,14 +110,8 @@ class StreamedCall(Protocol):
         """Wait for the metadata, or for the end of the call."""
 
 
-class Watched(Protocol):
-    """A timeout that a TimeoutWatch checks."""
-
-    def cancel_if_overdue(self) -> None: ...
-
-
-class ReadIdleTimeout:
-    """Cancel a streamed call whose next message does not arrive in time.
+class StreamTimeout:
+    """Cancel a streamed call whose peer makes no progress in time.
 
     A call may wait in the server's queue: until the server is known to serve it, another limit
     holds.
@@ -75,96 +120,68 @@ class ReadIdleTimeout:
         cancel_reason: why the call was cancelled; empty if it was not.
     """
 
-    def __init__(self, call: StreamedCall, limit_s: float, queue_limit_s: float) -> None:
-        """Start the wait for the first message.
+    def __init__(
+        self,
+        call: StreamedCall,
+        idle_s: Callable[[], float],
+        limit_s: float,
+        queue_limit_s: float,
+        fault: str,
+        peer: object = "",
+        *,
+        listens: bool = False,
+    ) -> None:
+        """Set the limits.
 
-        `queue_limit_s` holds until the server is known to serve the call.
+        Args:
+            idle_s: returns for how long the peer has made no progress.
+            limit_s: the longest time without progress while the server serves the call.
+            queue_limit_s: the same until the server is known to serve the call.
+            fault: what the peer has failed to do, for the reason ("has sent nothing").
+            peer: its name in SLOW_CALLS.
+            listens: find out in a thread whether the server serves the call.
         """
         self._call = call
+        self._idle_s = idle_s
         self._limit_s = limit_s
         self._queue_limit_s = queue_limit_s
-        self._waiting_since: float | None = time.monotonic()
+        self._fault = fault
+        self._peer = peer
+        self._listens = listens
         self._served_since: float | None = None
-        self._listens = False
         self.cancel_reason = ""
 
-    def begin(self) -> None:
-        """Start the wait for another message."""
-        self._waiting_since = time.monotonic()
-
-    def end(self) -> None:
-        """End the wait: the server does not account for the time that the reader takes."""
+    def record_start(self) -> None:
+        """Record that the server serves the call."""
         if self._served_since is None:
-            self._served_since = self._waiting_since
-        self._waiting_since = None
+            self._served_since = time.monotonic()
 
     def cancel_if_overdue(self) -> None:
-        since = self._waiting_since
-        if since is None or self.cancel_reason:
+        if self.cancel_reason:
             return
-        now = time.monotonic()
-        if self._served_since is None:
-            if now - since > self._queue_limit_s:
-                self._end(_not_served(self._queue_limit_s))
-            elif now - since > _LISTEN_AFTER_S and not self._listens:
-                Thread(target=self._listen, name="listen-for-start", daemon=True).start()
-                self._listens = True
-        elif now - max(since, self._served_since) > self._limit_s:
-            self._end(f"has sent nothing for {self._limit_s} s")
+        idle_s, served_since = self._idle_s(), self._served_since
+        if served_since is not None:
+            if min(idle_s, time.monotonic() - served_since) > self._limit_s:
+                self._end(f"{self._fault} for {self._limit_s} s")
+        elif idle_s > self._queue_limit_s:
+            limit_s = self._queue_limit_s
+            self._end(f"has not begun to serve the call within {limit_s} s; retry later")
+        elif self._listens and idle_s > _LISTEN_AFTER_S:
+            Thread(target=self._listen, name="listen-for-start", daemon=True).start()
+            self._listens = False
+        elif idle_s > _SILENT_S:
+            SLOW_CALLS.add(self._peer)
 
     def _listen(self) -> None:
         # gRPC passes the metadata only to a thread that waits for them. If the reader waited for
         # them, it would get its first message later, and that message usually arrives at once.
         with suppress(grpc.RpcError):
             self._call.initial_metadata()
-        self._served_since = time.monotonic()
+        self.record_start()
 
     def _end(self, reason: str) -> None:
         self.cancel_reason = reason
         self._call.cancel()
-
-
-class SendStallTimeout:
-    """Cancel a call whose client streams if the server reads nothing for too long.
-
-    Attributes:
-        cancel_reason: why the call was cancelled; empty if it was not.
-    """
-
-    def __init__(
-        self, call: StreamedCall, source: Source[Any], limit_s: float, queue_limit_s: float
-    ) -> None:
-        """Start to watch a call.
-
-        `queue_limit_s` holds until the server is known to serve the call, by its metadata.
-        """
-        self._call = call
-        self._source = source
-        self._limit_s = limit_s
-        self._queue_limit_s = queue_limit_s
-        self._served_since: float | None = None
-        self.cancel_reason = ""
-
-    def record_start(self) -> None:
-        self._served_since = time.monotonic()
-
-    def cancel_if_overdue(self) -> None:
-        if self.cancel_reason:
-            return
-        served_since, idle_s = self._served_since, self._source.idle_s()
-        if served_since is None:
-            if idle_s > self._queue_limit_s:
-                self._end(_not_served(self._queue_limit_s))
-        elif min(idle_s, time.monotonic() - served_since) > self._limit_s:
-            self._end(f"has made no progress for {self._limit_s} s")
-
-    def _end(self, reason: str) -> None:
-        self.cancel_reason = reason
-        self._call.cancel()
-
-
-def _not_served(limit_s: float) -> str:
-    return f"has not begun to serve the call within {limit_s} s; retry later"
 
 
 class TimeoutWatch:
@@ -174,31 +191,31 @@ class TimeoutWatch:
         """Create a watch whose rounds follow `clock`."""
         self._clock = clock
         self._lock = Lock()
-        self._watched: set[Watched] = set()
+        self._watched: set[StreamTimeout] = set()
         self._thread: Thread | None = None
 
-    def add(self, watched: Watched) -> None:
+    def add(self, timeout: StreamTimeout) -> None:
         with self._lock:
-            self._watched.add(watched)
+            self._watched.add(timeout)
             # In a forked process the thread of the parent is not alive.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._run, name="timeout-watch", daemon=True)
                 self._thread.start()
 
-    def remove(self, watched: Watched) -> None:
+    def remove(self, timeout: StreamTimeout) -> None:
         with self._lock:
-            self._watched.discard(watched)
+            self._watched.discard(timeout)
 
     def _run(self) -> None:
         for _ in timely_rounds(Event().wait, self._clock):
             with self._lock:
-                all_watched = list(self._watched)
-                if not all_watched:
+                timeouts = list(self._watched)
+                if not timeouts:
                     self._thread = None
                     return
-            for watched in all_watched:
+            for timeout in timeouts:
                 try:
-                    watched.cancel_if_overdue()
+                    timeout.cancel_if_overdue()
                 except Exception:  # noqa: BLE001 - logged below
                     # A possible cause is that no thread could be started. The others must still be
                     # checked.

@@ -15,6 +15,7 @@ from typing import get_type_hints as type_hints_of
 from uuid import UUID
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -125,6 +126,7 @@ def converters(
     names: Mapping[str, str] = _NOTHING,
     unset: Mapping[str, Enum] = _NOTHING,
     besides: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> tuple[Callable[[D], M], Callable[[M], D]]:
     """Return the functions that write and read messages of a dataclass, also within others.
 
@@ -132,12 +134,14 @@ def converters(
         names: of fields of the message that have another name than in the dataclass.
         unset: the values of enums that are not specified; by default these are refused.
         besides: fields of the message that the dataclass does not have, such as a page's size.
+        without: fields of the dataclass, which have a default, that the message does not have.
 
     Raises:
         TypeError: the message has fields that the dataclass lacks, or the other way around.
     """
     hints, known = type_hints_of(ours), {field.name: field for field in wire.DESCRIPTOR.fields}
-    ours_by_name = {names.get(each.name, each.name): each for each in fields(ours)}  # type: ignore[arg-type]
+    own = [each for each in fields(ours) if each.name not in without]  # type: ignore[arg-type]
+    ours_by_name = {names.get(each.name, each.name): each for each in own}
     different = ours_by_name.keys() ^ (known.keys() - set(besides))
     if different:
         raise TypeError(f"{ours.__name__} and {wire.__name__} differ: {sorted(different)}")
@@ -192,7 +196,8 @@ def _value_of(hint: Any, field: _Field) -> _Value:
         converters(hint, GetMessageClass(field.message_type))
         return _VALUES[hint]
     if isinstance(hint, type) and issubclass(hint, Enum):
-        raise TypeError(f"{hint.__name__}: has no EnumConverter")
+        EnumConverter(hint, EnumTypeWrapper(field.enum_type))
+        return _VALUES[hint]
     return _PLAIN
 
 

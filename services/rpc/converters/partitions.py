@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
+from services.api.holds import Hold, HoldPage
 from services.api.ids import TopicIdPartition
 from services.api.operations import (
     Anomaly,
     AnomalyPage,
     AnomalyQuery,
-    DeletionFreeze,
     ObjectDeletion,
-    SeenAnomaly,
+    RecordedAnomaly,
 )
 from services.api.partitions import (
     EventPage,
@@ -27,7 +27,6 @@ from services.api.remote_log_metadata_manager import (
     PartitionPage,
     ReportOutcome,
 )
-from services.api.segments import ExportPosition
 from services.api.topic_config import StoredTopicConfig
 from services.api.validation import require
 from services.api.watches import ChangedSegment, PartitionUpdate, WatchedPartition, WatchUpdate
@@ -46,7 +45,8 @@ partition_page_to_proto, partition_page_from_proto = converters(
     PartitionPage, pb.ListPartitionsResponse
 )
 gap_to_proto, gap_from_proto = converters(OffsetGap, pb.OffsetGap)
-export_to_proto, export_from_proto = converters(ExportPosition, pb.ExportPosition)
+hold_to_proto, hold_from_proto = converters(Hold, pb.Hold)
+hold_page_to_proto, hold_page_from_proto = converters(HoldPage, pb.ListHoldsResponse)
 report_to_proto, report_from_proto = converters(
     PartitionReport, pb.PartitionReport, names={"lineage": "leader_epochs"}
 )
@@ -65,7 +65,6 @@ event_query_to_proto, event_query_from_proto = converters(
 )
 event_page_to_proto, event_page_from_proto = converters(EventPage, pb.ListEventsResponse)
 topic_config_to_proto, topic_config_from_proto = converters(StoredTopicConfig, pb.TopicConfig)
-freeze_to_proto, freeze_from_proto = converters(DeletionFreeze, pb.DeletionFreeze)
 object_deletion_to_proto, object_deletion_from_proto = converters(ObjectDeletion, pb.ObjectDeletion)
 
 
@@ -119,17 +118,17 @@ anomaly_to_proto, anomaly_from_proto = converters(
 )
 
 
-def _seen_to_proto(seen: SeenAnomaly) -> pb.Anomaly:
-    message = anomaly_to_proto(seen.anomaly)
-    message.first_seen_ms = seen.first_seen_ms
-    message.last_seen_ms = seen.last_seen_ms
-    message.times_seen = seen.times_seen
-    message.run_id = seen.run_id
+def _recorded_to_proto(anomaly: RecordedAnomaly) -> pb.Anomaly:
+    message = anomaly_to_proto(anomaly.anomaly)
+    message.first_seen_ms = anomaly.first_seen_ms
+    message.last_seen_ms = anomaly.last_seen_ms
+    message.times_seen = anomaly.times_seen
+    message.run_id = anomaly.run_id
     return message
 
 
-def _seen_from_proto(message: pb.Anomaly) -> SeenAnomaly:
-    return SeenAnomaly(
+def _recorded_from_proto(message: pb.Anomaly) -> RecordedAnomaly:
+    return RecordedAnomaly(
         anomaly=anomaly_from_proto(message),
         first_seen_ms=message.first_seen_ms,
         last_seen_ms=message.last_seen_ms,
@@ -138,7 +137,7 @@ def _seen_from_proto(message: pb.Anomaly) -> SeenAnomaly:
     )
 
 
-register_message(SeenAnomaly, _seen_to_proto, _seen_from_proto)
+register_message(RecordedAnomaly, _recorded_to_proto, _recorded_from_proto)
 anomaly_query_to_proto, anomaly_query_from_proto = converters(
     AnomalyQuery, pb.ListAnomaliesRequest, besides=["page_size", "page_token"]
 )

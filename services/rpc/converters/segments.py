@@ -1,21 +1,21 @@
 """Convert RLMM's messages about segments: pages, changes, batches, look-ups, scans, bins, imports,
-and what was verified of them.
+and runs of tools over them.
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
 from services.api.ids import uuid_from_text
 from services.api.operations import (
-    RecordedSweep,
-    SweepRecord,
-    VerificationPage,
-    VerificationRun,
-    VerifiedTopic,
+    RecordedRun,
+    RunCounts,
+    RunPage,
+    ToolRun,
 )
-from services.api.remote_log_metadata_manager import SegmentPage, SegmentUpdate
+from services.api.remote_log_metadata_manager import KeptPage, SegmentPage, SegmentUpdate
 from services.api.segment_batches import (
     AddOutcome,
     BinnedSegments,
@@ -35,17 +35,20 @@ from services.rpc.converters.shared import (
     outcome_from_proto,
     outcome_to_proto,
     partition_of,
-    sweep_kind,
-    sweep_outcome,
+    run_kind,
+    run_outcome,
     topic_id_partition_to_proto,
     write_metadata,
 )
 from services.rpc.statuses import error_of, status_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 
+Outcome = TypeVar("Outcome", pb.AddOutcome, pb.UpdateOutcome)
+
 segment_page_to_proto, segment_page_from_proto = converters(
     SegmentPage, pb.ListRemoteLogSegmentsResponse
 )
+kept_page_to_proto, kept_page_from_proto = converters(KeptPage, pb.ListKeptSegmentsResponse)
 addition_to_proto, addition_from_proto = converters(
     SegmentAddition, pb.AddRemoteLogSegmentMetadataRequest
 )
@@ -67,9 +70,9 @@ _binned_to_proto, _binned_from_proto = converters(
 )
 
 
-def bins_to_proto(found: AtRevision[BinnedSegments]) -> pb.BinRemoteLogSegmentsResponse:
-    message = _binned_to_proto(found.value)
-    message.revision = found.revision
+def bins_to_proto(bins: AtRevision[BinnedSegments]) -> pb.BinRemoteLogSegmentsResponse:
+    message = _binned_to_proto(bins.value)
+    message.revision = bins.revision
     return message
 
 
@@ -77,16 +80,10 @@ def bins_from_proto(message: pb.BinRemoteLogSegmentsResponse) -> AtRevision[Binn
     return AtRevision(_binned_from_proto(message), message.revision)
 
 
-def add_outcome_to_proto(outcome: AddOutcome) -> pb.AddOutcome:
+def change_outcome_to_proto(outcome: AddOutcome, wire: type[Outcome]) -> Outcome:
     if isinstance(outcome, RemoteStorageError):
-        return pb.AddOutcome(error=status_of(outcome))
-    return pb.AddOutcome(result=outcome_to_proto(outcome))
-
-
-def update_outcome_to_proto(outcome: AddOutcome) -> pb.UpdateOutcome:
-    if isinstance(outcome, RemoteStorageError):
-        return pb.UpdateOutcome(error=status_of(outcome))
-    return pb.UpdateOutcome(result=outcome_to_proto(outcome))
+        return wire(error=status_of(outcome))
+    return wire(result=outcome_to_proto(outcome))
 
 
 def change_outcome_from_proto(message: pb.AddOutcome | pb.UpdateOutcome) -> AddOutcome:
@@ -139,45 +136,32 @@ def ids_from_proto(ids: Sequence[str]) -> list[UUID]:
     return [uuid_from_text(id, f"ids[{index}]") for index, id in enumerate(ids)]
 
 
-_run_to_proto, _run_from_proto = converters(
-    VerificationRun, pb.ReportVerificationRequest, besides=["topics"]
-)
-_verified_to_proto, _verified_from_proto = converters(VerifiedTopic, pb.VerifiedTopic)
-verification_page_to_proto, verification_page_from_proto = converters(
-    VerificationPage, pb.ListVerificationsResponse
-)
+_run_to_proto, _run_from_proto = converters(ToolRun, pb.ReportToolRunRequest, besides=["counts"])
+_counts_to_proto, _counts_from_proto = converters(RunCounts, pb.RunCounts)
+_recorded_to_proto, _recorded_from_proto = converters(RecordedRun, pb.RecordedRun)
 
 
-def verification_to_proto(
-    run: VerificationRun, topics: Sequence[VerifiedTopic]
-) -> pb.ReportVerificationRequest:
+def run_to_proto(run: ToolRun, counts: Sequence[RunCounts]) -> pb.ReportToolRunRequest:
     message = _run_to_proto(run)
-    message.topics.extend(map(_verified_to_proto, topics))
+    message.counts.extend(map(_counts_to_proto, counts))
     return message
 
 
-def verification_from_proto(
-    message: pb.ReportVerificationRequest,
-) -> tuple[VerificationRun, tuple[VerifiedTopic, ...]]:
-    return _run_from_proto(message), items_from_proto(
-        message.topics, "topics", _verified_from_proto
-    )
+def run_from_proto(message: pb.ReportToolRunRequest) -> tuple[ToolRun, tuple[RunCounts, ...]]:
+    counts = items_from_proto(message.counts, "counts", _counts_from_proto)
+    return _run_from_proto(message), counts
 
 
-sweep_to_proto, sweep_from_proto = converters(SweepRecord, pb.ReportSweepRunRequest)
-_recorded_to_proto, _recorded_from_proto = converters(
-    RecordedSweep, pb.SweepRun, names={"record": "report"}
-)
+def run_page_to_proto(page: RunPage) -> pb.ListToolRunsResponse:
+    runs = map(_recorded_to_proto, page.runs)
+    return pb.ListToolRunsResponse(runs=runs, next_page_token=page.next_page_token)
 
 
-def sweeps_to_proto(sweeps: Sequence[RecordedSweep]) -> pb.ListSweepRunsResponse:
-    return pb.ListSweepRunsResponse(runs=map(_recorded_to_proto, sweeps))
-
-
-def sweeps_from_proto(message: pb.ListSweepRunsResponse) -> list[RecordedSweep]:
-    """Read them; omit kinds and outcomes that only a later release knows."""
-    return [
+def run_page_from_proto(message: pb.ListToolRunsResponse) -> RunPage:
+    """Read a page; omit kinds and outcomes that only a later release knows."""
+    runs = (
         _recorded_from_proto(each)
         for each in message.runs
-        if sweep_kind.knows(each.report.kind) and sweep_outcome.knows(each.report.outcome)
-    ]
+        if run_kind.knows(each.kind) and run_outcome.knows(each.outcome)
+    )
+    return RunPage(tuple(runs), message.next_page_token)

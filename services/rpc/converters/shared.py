@@ -7,20 +7,9 @@ from typing import Literal, Protocol
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.operations import AnomalyKind, SweepKind, SweepOutcome, VerificationKind
+from services.api.operations import RunKind, RunOutcome
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_manager import (
-    FetchError,
-    FetchRole,
-    IsolationLevel,
-    PartitionRole,
-    ProblemKind,
-    RecordSource,
-    StopReason,
-)
 from services.api.remote_storage_manager import IndexType, SegmentFile
-from services.api.segment_batches import SegmentAxis
-from services.api.segment_objects import SegmentObjectKind
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -37,7 +26,6 @@ from services.rpc.converters.fields import (
     register_message,
     require_set,
 )
-from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as rlmm_pb
 from tieredstorage.v1 import remote_log_segment_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as rsm_pb
@@ -46,20 +34,9 @@ segment_state = EnumConverter(RemoteLogSegmentState, pb.RemoteLogSegmentState)
 partition_delete_state = EnumConverter(RemotePartitionDeleteState, pb.RemotePartitionDeleteState)
 retention_owner = EnumConverter(RetentionOwner, pb.RetentionOwner)
 index_type = EnumConverter(IndexType, pb.IndexType)
-anomaly_kind = EnumConverter(AnomalyKind, rlmm_pb.AnomalyKind)
-verification_kind = EnumConverter(VerificationKind, rlmm_pb.VerificationKind)
-sweep_kind = EnumConverter(SweepKind, rlmm_pb.SweepKind)
-sweep_outcome = EnumConverter(SweepOutcome, rlmm_pb.SweepOutcome)
-segment_axis = EnumConverter(SegmentAxis, rlmm_pb.SegmentAxis)
+run_kind = EnumConverter(RunKind, rlmm_pb.RunKind)
+run_outcome = EnumConverter(RunOutcome, rlmm_pb.RunOutcome)
 segment_file = EnumConverter(SegmentFile, rsm_pb.SegmentFile)
-segment_object_kind = EnumConverter(SegmentObjectKind, rsm_pb.SegmentObjectKind)
-fetch_error = EnumConverter(FetchError, rlm_pb.FetchError)
-fetch_role = EnumConverter(FetchRole, rlm_pb.FetchRole)
-isolation_level = EnumConverter(IsolationLevel, rlm_pb.IsolationLevel)
-record_source = EnumConverter(RecordSource, rlm_pb.RecordSource)
-problem_kind = EnumConverter(ProblemKind, rlm_pb.ProblemKind)
-partition_role = EnumConverter(PartitionRole, rlm_pb.PartitionRole)
-stop_reason = EnumConverter(StopReason, rlm_pb.StopReason)
 
 
 # Batches and pages name the same few partitions again and again.
@@ -153,6 +130,8 @@ def write_metadata(
     message.state = segment_state.to_proto(metadata.state)
     message.txn_idx_empty = metadata.txn_idx_empty
     message.copy_leased = metadata.copy_leased
+    if metadata.kept_until_ms is not None:
+        message.kept_until_ms = metadata.kept_until_ms
 
 
 def metadata_from_proto(message: pb.RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
@@ -176,6 +155,7 @@ def metadata_from_proto(message: pb.RemoteLogSegmentMetadata) -> RemoteLogSegmen
         txn_idx_empty=message.txn_idx_empty,
         broker_leader_epoch=message.broker_leader_epoch if has_epoch else None,
         copy_leased=message.copy_leased,
+        kept_until_ms=message.kept_until_ms if message.HasField("kept_until_ms") else None,
     )
 
 

@@ -64,7 +64,9 @@ def copy_to_proto(
 ) -> Iterator[CopyRequest]:
     """Yield the header, then the chunks, taken from `data` as the stream requests them."""
     files = map(_header_to_proto, data.files)
-    header = pb.CopyLogSegmentHeader(metadata=metadata_to_proto(metadata), files=files)
+    header = pb.CopyLogSegmentHeader(
+        metadata=metadata_to_proto(metadata), files=files, replaces=data.replaces
+    )
     yield pb.CopyLogSegmentDataRequest(header=header)
     yield from data.chunks
 
@@ -87,7 +89,8 @@ def copy_from_proto(
         with within("metadata"):
             metadata = metadata_from_proto(first.header.metadata)
         files = items_from_proto(first.header.files, "files", _header_from_proto)
-        return metadata, LogSegmentData(files, _chunks_from_proto(messages))
+        chunks = _chunks_from_proto(messages)
+        return metadata, LogSegmentData(files, chunks, first.header.replaces)
 
 
 def _chunks_from_proto(messages: Iterator[CopyRequest]) -> Iterator[SegmentChunk]:

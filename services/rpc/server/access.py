@@ -22,7 +22,7 @@ DENIED_CALLS = Counter(
     ["method", "reason"],
 )
 # The role alone, and as many topics as a watch may name, which lasts longer than the policy. Import
-# alone may ask for more, with each message, which is checked then.
+# alone may name more, with each message, which is checked then.
 _MOST_REMEMBERED = 1 + MAX_WATCHED
 _NOBODY = Rule(frozenset(), Topics.NONE)
 
@@ -37,9 +37,10 @@ class Permit:
     """
 
     __slots__ = (
-        "_asked",
         "_checked",
         "_policy",
+        "_required",
+        "_roles_of_stored",
         "_rule",
         "expires_at_s",
         "identity",
@@ -63,7 +64,8 @@ class Permit:
         self._policy = policy
         self._checked = policy.current()
         self._rule = rule_of(method) or _NOBODY
-        self._asked: set[tuple[Roles, str | AllTopics | None]] = set()
+        self._roles_of_stored = frozenset((self._rule.roles,))
+        self._required: set[tuple[Roles, str | AllTopics | None]] = set()
         self._require(self._rule.roles, None)
 
     def check_request(self, request: Any) -> None:
@@ -73,7 +75,8 @@ class Permit:
             PermissionDeniedError: the grants of the identity do not cover them.
         """
         topics: frozenset[str] | AllTopics | None = None
-        for roles in roles_of(self._rule, request):
+        self._roles_of_stored = roles_of(self._rule, request)
+        for roles in self._roles_of_stored:
             if self._rule.topics is Topics.NONE or self._rule.topics is Topics.STORED:
                 self._require(roles, None)
             elif not self._may(roles, ALL_TOPICS):
@@ -87,14 +90,15 @@ class Permit:
         Raises:
             PermissionDeniedError: the grants of the identity do not cover it.
         """
-        if not self._may(self._rule.roles, topic):
-            raise self._refusal(self._rule.roles, "topic", " on the topic of this id")
+        for roles in self._roles_of_stored:
+            if not self._may(roles, topic):
+                raise self._refusal(roles, "topic", " on the topic of this id")
 
     def is_valid(self) -> bool:
-        """Return whether the present policy allows all that the call has asked for."""
+        """Return whether the present policy allows all that the call has required."""
         policy = self._policy.current()
         if policy is not self._checked:
-            if not all(policy.allows(self.identity, *asked) for asked in self._asked.copy()):
+            if not all(policy.allows(self.identity, *each) for each in self._required.copy()):
                 return False
             self._checked = policy
         return True
@@ -104,8 +108,8 @@ class Permit:
             policy = self._policy.current()
             if not policy.allows(self.identity, roles, topic):
                 return False
-            if len(self._asked) < _MOST_REMEMBERED:
-                self._asked.add((roles, topic))
+            if len(self._required) < _MOST_REMEMBERED:
+                self._required.add((roles, topic))
             # If the policy changed meanwhile, `is_valid` may have missed what was added just now.
             if self._policy.current() is policy:
                 return True

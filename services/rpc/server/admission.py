@@ -17,8 +17,8 @@ Invariants.
 * A queue of an identity exists only while it has calls: invented identities fill no memory.
 
 What happens on
-* cancellation: a waiting call leaves the line at its next look at `is_active`; a call that its
-  client gave up before the request arrived is kept for KEPT_S (see `keep`).
+* cancellation: a waiting call leaves the line when it next calls `is_active`; a call that its
+  client gave up before the request arrived is retained for RETAINED_S (see `retain`).
 * an idle peer, an expired token, a policy that changed: the watchdog cancels the call; its status
   is one without a reason of ours, so that the client tries again and is refused by name.
 * a dead store or database: calls hold their threads until their own deadlines, and further ones
@@ -47,11 +47,11 @@ from services.rpc.server.access import DENIED_CALLS, Permit
 
 _NEVER = math.inf
 
-KEPT_S = 1.0
-"""How long a call is kept that its client gave up before its request arrived, s."""
+RETAINED_S = 1.0
+"""How long a call is retained that its client gave up before its request arrived, s."""
 
-# Bounds the memory of kept calls, some ten KB each.
-_MOST_KEPT = 1_024
+# Bounds the memory of retained calls, some ten KB each.
+_MOST_RETAINED = 1_024
 
 # For calls without a deadline gRPC also reports a remaining time, of some 300 thousand million
 # years.
@@ -194,8 +194,8 @@ class AdmissionQueue:
         self._idle_timeout_s = idle_timeout_s
         self._default_deadline_s = default_deadline_s
         self._served: set[ServedCall] = set()
-        self._kept: list[grpc.ServicerContext] = []
-        self._kept_until = -math.inf
+        self._retained: list[grpc.ServicerContext] = []
+        self._retained_until = -math.inf
 
     def try_enter(self) -> bool:
         """Count a call if there is room for it; the call must `leave` once."""
@@ -278,22 +278,22 @@ class AdmissionQueue:
     def end(self, served: ServedCall) -> None:
         self._served.discard(served)
 
-    def keep(self, context: grpc.ServicerContext) -> None:
-        """Keep a call that its client gave up before its request arrived, for KEPT_S at most.
+    def retain(self, context: grpc.ServicerContext) -> None:
+        """Retain a call that its client gave up before its request arrived, RETAINED_S at most.
 
         gRPC counts a call of a connection for as long as it is in memory, and refuses further ones
         by itself, without the interpreter ("grpc.http.overload_protection", on by default). So a
-        connection resets at most MAX_CALLS_OF_A_CONNECTION calls per KEPT_S at our cost.
+        connection resets at most MAX_CALLS_OF_A_CONNECTION calls per RETAINED_S at our cost.
         """
-        if len(self._kept) < _MOST_KEPT:
-            self._kept.append(context)
+        if len(self._retained) < _MOST_RETAINED:
+            self._retained.append(context)
 
     def cancel_overdue(self, now: float) -> None:
         """Cancel calls that are past their default deadline, whose peer is idle for too long, whose
         token has expired, or that the policy allows no longer.
         """
-        if now >= self._kept_until:
-            self._kept, self._kept_until = [], now + KEPT_S
+        if now >= self._retained_until:
+            self._retained, self._retained_until = [], now + RETAINED_S
         for served in self._served.copy():
             idle_s = now - served.waiting_since
             permit = served.permit

@@ -170,18 +170,24 @@ def _of_certificate(facts: Mapping[str, Any]) -> str:
     same text are equal.
     """
     uris, names = facts.get("peer_uri", []), facts.get("peer_dns", [])
-    return identity_of_names(map(_text, uris), map(_text, names))
+    return _identity_of_names(map(_text, uris), map(_text, names))
 
 
-def identity_of_names(found_uris: Iterable[str], found_names: Iterable[str]) -> str:
-    """Return the identity by the URIs and the DNS names of a certificate.
+def identity_of_certificate(certificate: Mapping[str, Any]) -> str:
+    """Return the identity of a verified certificate, as ssl.getpeercert has it.
 
     Raises:
-        UnauthenticatedError: none of them counts.
+        UnauthenticatedError: it has none.
     """
-    uris = [uri for uri in found_uris if _URI.fullmatch(uri)]
+    named = certificate.get("subjectAltName", ())
+    uris, names = ([name for kind, name in named if kind == which] for which in ("URI", "DNS"))
+    return _identity_of_names(uris, names)
+
+
+def _identity_of_names(of_kind_uri: Iterable[str], of_kind_dns: Iterable[str]) -> str:
+    uris = [uri for uri in of_kind_uri if _is_a(_URI, uri)]
     spiffe_ids = [uri for uri in uris if uri.startswith("spiffe://")]
-    names = [name for name in found_names if _DNS_NAME.fullmatch(name)]
+    names = [name for name in of_kind_dns if _is_a(_DNS_NAME, name)]
     for identity in (*spiffe_ids, *uris, *map(str.lower, names)):
         return identity
     raise UnauthenticatedError(
@@ -190,9 +196,13 @@ def identity_of_names(found_uris: Iterable[str], found_names: Iterable[str]) -> 
     )
 
 
+def _is_a(pattern: "re.Pattern[str]", name: str) -> bool:
+    return len(name) <= MAX_IDENTITY_LENGTH and pattern.fullmatch(name) is not None
+
+
 def _text(name: bytes) -> str:
-    """Return a name of a certificate; an empty text if it is no ASCII or too long."""
-    return name.decode("ascii") if name.isascii() and len(name) <= MAX_IDENTITY_LENGTH else ""
+    """Return a name of a certificate; an empty text if it is no ASCII."""
+    return name.decode("ascii") if name.isascii() else ""
 
 
 def _bearer_token(context: grpc.ServicerContext) -> str | None:

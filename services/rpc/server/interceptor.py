@@ -53,7 +53,7 @@ _log = logging.getLogger("sediment.rpc")
 class CallKinds:
     """The queue of each kind of call.
 
-    A stream holds its thread for as long as its peer wants. Unary calls must not wait behind
+    A stream occupies its thread for as long as its peer wants. Unary calls must not wait behind
     streams, nor streams to clients behind streams from clients. A watch is a stream to a client
     that lasts for as long as both sides run.
 
@@ -201,7 +201,7 @@ def _end_if_over(
 ) -> None:
     """End a call that its client gave up before it got a thread, at little cost."""
     if not context.is_active():
-        queue.keep(context)
+        queue.retain(context)
         _rpc_seconds(name, grpc.StatusCode.CANCELLED).observe(0)
         next(requests, None)  # Raises gRPC's own error.
 
@@ -278,7 +278,7 @@ def one_call(
         finally:
             queue.end(served)
             if not served.has_request and not context.is_active():
-                queue.keep(context)
+                queue.retain(context)
             if served.cancel_reason:
                 code, why = served.code, served.cancel_reason
             _record(method, code, call, served, peer, why)
@@ -290,41 +290,32 @@ def one_call(
 def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> Any:
     """Read the request of a call that has one."""
     message = next(requests, None)
-    served.has_request = True
-    served.work()
     if message is None:
+        served.has_request = True
         raise InvalidRequestError("request: the call ended without one")
-    try:
-        request = parse(message)
-    except Exception as e:
-        raise _not_a_message() from e
-    _check(served, request)
-    return request
+    return _received(served, message, parse)
 
 
 def each_request(served: ServedCall, requests: Iterable[bytes], parse: Parse) -> Iterator[Any]:
     """Read the requests of a stream as they arrive."""
     for message in requests:
-        served.has_request = True
-        served.work()
-        try:
-            request = parse(message)
-        except Exception as e:
-            raise _not_a_message() from e
-        _check(served, request)
-        yield request
+        yield _received(served, message, parse)
         served.wait_for_peer()
     served.work()
 
 
-def _check(served: ServedCall, request: Any) -> None:
+def _received(served: ServedCall, message: bytes, parse: Parse) -> Any:
+    """Parse and check a request that has arrived."""
+    served.has_request = True
+    served.work()
+    try:
+        request = parse(message)
+    except Exception as e:
+        # If grpcio parsed it, such a request would be INTERNAL, with a traceback in the log.
+        raise InvalidRequestError("request: not a message of this call") from e
     if served.permit is not None:
         served.permit.check_request(request)
-
-
-def _not_a_message() -> InvalidRequestError:
-    # If grpcio parsed it, such a request would be INTERNAL, with a traceback in the log.
-    return InvalidRequestError("request: not a message of this call")
+    return request
 
 
 def _record(

@@ -14,11 +14,10 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from services.common.settings import split_address
-from services.rpc.server.sockets import names_this_machine
+from services.common.addresses import is_loopback, split_address
 from services.rpc.server.transport import ServerContexts, Transport
 
-# A client that sends nothing would hold its thread.
+# A client that sends nothing would occupy its thread.
 _IDLE_TIMEOUT_S = 30.0
 
 MAX_CONNECTIONS = 64
@@ -37,7 +36,7 @@ def start_metrics(address: str, cleanup: ExitStack, transport: Transport | None 
     contexts = None if tls is None else ServerContexts(tls)
     host, port = split_address(address)
     app = make_wsgi_app()
-    if contexts is None and names_this_machine(address):
+    if contexts is None and is_loopback(address):
         app = _for_this_machine(app)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -110,12 +109,14 @@ class _SilentHandler(WSGIRequestHandler):
 
 
 def _for_this_machine(app: Any) -> Any:
-    """Refuse requests that name another host."""
+    """Refuse requests that name another host: a page of another site whose name resolves to this
+    machine.
+    """
 
     def guarded(environ: Any, start_response: Any) -> Any:
-        if names_this_machine(environ.get("HTTP_HOST", "")):
+        if is_loopback(environ.get("HTTP_HOST", "")):
             return app(environ, start_response)
         start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
-        return [b"ask for the metrics by the name localhost or 127.0.0.1\n"]
+        return [b"request the metrics by the name localhost or 127.0.0.1\n"]
 
     return guarded

@@ -134,7 +134,7 @@ def parse_policy(content: bytes) -> Policy:
         raise ValueError("is nested too deeply") from e
     unknown = sorted(document.keys() - {"grant"})
     if unknown:
-        raise ValueError(f"unknown key {_shown(unknown[0])}; the file has only [[grant]] entries")
+        raise ValueError(f"unknown key {_quoted(unknown[0])}; the file has only [[grant]] entries")
     grants = document.get("grant", [])
     if not isinstance(grants, list) or not all(isinstance(grant, dict) for grant in grants):
         raise ValueError("grant: write each grant as an entry [[grant]]")
@@ -148,15 +148,15 @@ def _grant(number: int, entry: dict[str, Any]) -> Grant:
     unknown = sorted(entry.keys() - {"identities", "roles", "topics"})
     if unknown:
         raise ValueError(
-            f"{where}: unknown key {_shown(unknown[0])}; a grant has identities, roles and topics"
+            f"{where}: unknown key {_quoted(unknown[0])}; a grant has identities, roles and topics"
         )
     identities = _texts(entry, "identities", where)
     for identity in identities:
         if not _PRINTABLE.fullmatch(identity):
-            raise ValueError(f"{where}: identity {_shown(identity)} has a space or is not ASCII")
+            raise ValueError(f"{where}: identity {_quoted(identity)} has a space or is not ASCII")
         if not identity.strip("*"):
             raise ValueError(
-                f"{where}: identity {_shown(identity)} would match everyone; write a part of it"
+                f"{where}: identity {_quoted(identity)} would match everyone; write a part of it"
             )
     roles = frozenset(_role(n, where) for n in _texts(entry, "roles", where))
     # Required: a grant without its last line must not cover more topics than with it.
@@ -167,7 +167,7 @@ def _grant(number: int, entry: dict[str, Any]) -> Grant:
     topics = _texts(entry, "topics", where)
     for topic in topics:
         if not _LEGAL_TOPIC_PATTERN.fullmatch(topic):
-            raise ValueError(f"{where}: {_shown(topic)} is no pattern for a topic's name")
+            raise ValueError(f"{where}: {_quoted(topic)} is no pattern for a topic's name")
     return Grant(identities, roles, topics)
 
 
@@ -176,7 +176,7 @@ def _role(name: str, where: str) -> Role:
         return Role(name)
     except ValueError as e:
         known = ", ".join(Role)
-        raise ValueError(f"{where}: unknown role {_shown(name)}; the roles are {known}") from e
+        raise ValueError(f"{where}: unknown role {_quoted(name)}; the roles are {known}") from e
 
 
 def _texts(entry: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
@@ -189,6 +189,6 @@ def _texts(entry: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     """Return a text of the file for a message: short, and without control characters."""
     return repr(text[:80])

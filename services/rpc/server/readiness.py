@@ -26,18 +26,18 @@ class Readiness:
 
     Attributes:
         announcement: the line for standard output when the first check has passed.
-        trouble: why the service is not ready; "" if it is.
+        problem: why the service is not ready; "" if it is.
     """
 
     def __init__(self, name: str, full_name: str, health_servicer: health.HealthServicer) -> None:
         """Prepare reports of readiness; `full_name` is that of the gRPC service."""
         self.announcement = ""
-        self.trouble = "not checked yet"
+        self.problem = "not checked yet"
         self._name = name
         self._full_name = full_name
         self._health = health_servicer
         self._lock = threading.Lock()
-        self._before = self.trouble
+        self._before = self.problem
         self._is_announced = False
         self._is_ended = False
 
@@ -53,23 +53,23 @@ class Readiness:
                     sys.stdout.write(self.announcement + "\n")
                     sys.stdout.flush()
                 self._is_announced = True
-            trouble = _text_of(error)
-            if trouble != self._before:
+            problem = _text_of(error)
+            if problem != self._before:
                 _log.warning(
-                    f"not ready: {trouble}" if error else "ready",
+                    f"not ready: {problem}" if error else "ready",
                     extra={"service": self._name},
                     exc_info=None if isinstance(error, RemoteStorageError) else error,
                 )
-                self._before = trouble
+                self._before = problem
             # Only the log shows what other errors hold.
             is_ours = error is None or isinstance(error, RemoteStorageError)
-            self.trouble = trouble if is_ours else f"{type(error).__name__}, see its log"
+            self.problem = problem if is_ours else f"{type(error).__name__}, see its log"
 
     def end(self) -> None:
         """Report the service as not ready from now on."""
         with self._lock:
             self._is_ended = True
-            self.trouble = "the service is stopping"
+            self.problem = "the service is stopping"
             self._set(NOT_SERVING)
 
     def _set(self, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:

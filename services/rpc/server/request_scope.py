@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -20,7 +21,7 @@ def topics_of(rule: Rule, request: Any) -> "frozenset[str] | AllTopics":
     if rule.topics is Topics.ALL:
         return ALL_TOPICS
     if rule.topics is Topics.FILTER:
-        value = getattr(request, rule.filter)
+        value = attrgetter(rule.filter)(request)
         names = frozenset([value] if isinstance(value, str) else value)
         # No filter, and a filter for no name, list everything.
         return names if names and "" not in names else ALL_TOPICS
@@ -32,7 +33,8 @@ def topics_of(rule: Rule, request: Any) -> "frozenset[str] | AllTopics":
 def roles_of(rule: Rule, request: Any) -> frozenset[Roles]:
     """Return sets of roles; the caller needs one role of each set for this request."""
     narrowed = rule.by_value
-    if narrowed is None:
+    # A chunk of a copy is parsed to no message; the header before it decided.
+    if narrowed is None or not isinstance(request, Message):
         return frozenset((rule.roles,))
     names = set(_values_at(request, narrowed.path.split(".")))
     return frozenset(narrowed.roles.get(name, rule.roles) for name in names) or frozenset(

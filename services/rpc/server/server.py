@@ -151,7 +151,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         readiness = Readiness(service.name, service.full_name, health_servicer)
         checks = Checks(service.check, readiness, stopping)
         checks.run_first()
-        ports = start_grpc(service, settings, cleanup, transport, lambda: readiness.trouble)
+        ports = start_grpc(service, settings, cleanup, transport, lambda: readiness.problem)
         announcement = Announcement(
             service.name, ports.address, health_address, metrics_address, ports.tokens
         )
@@ -206,7 +206,7 @@ def start_grpc(
 
     Args:
         transport: opened from the settings if it is None.
-        unready: returns why the service is not ready, for clients that ask reflection; "" if it is.
+        unready: returns why the service is not ready, "" if it is; for clients of reflection.
         identity_share_percent: the share of all calls that one identity may have, with TLS.
     """
     transport = transport or open_transport(settings)
@@ -331,7 +331,7 @@ def _create_server(
 def _start_health(
     settings: ServiceSettings, cleanup: ExitStack
 ) -> tuple[health.HealthServicer, str]:
-    # Blocking: each Watch holds a thread, and their number is bounded.
+    # Blocking: each Watch occupies a thread, and their number is bounded.
     servicer = health.HealthServicer(experimental_non_blocking=False)
     servicer.set("", NOT_SERVING)
     servicer.set(LIVENESS, SERVING)

@@ -3,15 +3,15 @@
 import resource
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from services.api.errors import UnauthenticatedError
 from services.api.roles import PACKAGE, rule_of
 from services.common.settings import ServiceSettings
 from services.rpc.server.access import DENIED_CALLS
-from services.rpc.server.identity import MAX_IDENTITY_LENGTH, identity_of_names
+from services.rpc.server.identity import identity_of_certificate
 from services.rpc.server.policy import policy_file
 from services.rpc.server.transport import ServerContexts, open_tls
-from services.rpc.tls import TlsFiles
 
 
 def raise_descriptor_limit() -> None:
@@ -28,19 +28,6 @@ def max_descriptors() -> int:
     """Return how many descriptors this process may have, at most a million."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1_000_000 if most == resource.RLIM_INFINITY else min(most, 1_000_000)
-
-
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-
-def names_this_machine(host: str) -> bool:
-    """Return whether a Host header, with a port or without, is a name of this machine.
-
-    In plaintext a page of another site could otherwise read what this machine serves: it lets its
-    own name resolve to 127.0.0.1, and the browser then takes both for one site.
-    """
-    name, separator, port = host.rpartition(":")
-    return (name if separator and port.isdecimal() else host) in _LOOPBACK_NAMES
 
 
 class SocketAccess:
@@ -61,26 +48,16 @@ class SocketAccess:
         assert settings.policy_file is not None  # held by the settings
         self._service = service
         self._policy = policy_file(settings.policy_file)
-        certificate, key = settings.tls_certificate_file, settings.tls_key_file
-        tls = open_tls(TlsFiles(certificate, key, settings.tls_client_ca_file))
-        self.context = ServerContexts(tls).newest
+        self.context = ServerContexts(open_tls(settings, settings.tls_client_ca_file)).newest
 
-    def identity_of(self, certificate: Mapping[str, object]) -> str:
+    def identity_of(self, certificate: Mapping[str, Any]) -> str:
         """Return the identity of a verified certificate, as ssl.getpeercert has it.
 
         Raises:
             UnauthenticatedError: it has none.
         """
-        found = certificate.get("subjectAltName", ())
-        named = (
-            [pair for pair in found if isinstance(pair, tuple)] if isinstance(found, tuple) else []
-        )
-        by_kind = {
-            kind: [str(v) for k, v in named if k == kind and len(str(v)) <= MAX_IDENTITY_LENGTH]
-            for kind in ("URI", "DNS")
-        }
         try:
-            return identity_of_names(by_kind["URI"], by_kind["DNS"])
+            return identity_of_certificate(certificate)
         except UnauthenticatedError:
             DENIED_CALLS.labels(f"/{PACKAGE}.{self._service}/", "unauthenticated").inc()
             raise

@@ -4,12 +4,13 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import grpc
 from prometheus_client import Gauge
 
-from services.common.settings import ServiceSettings
+from services.common.settings import ServiceSettings, TlsSettings
 from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
 
 PLAINTEXT = Gauge("sediment_plaintext", "1 if gRPC is served without TLS, else 0.")
@@ -59,12 +60,11 @@ def open_transport(settings: ServiceSettings) -> Transport:
             "set up certificates (docs/run/security.md)"
         )
         return Transport(None, None)
-    certificate, key = settings.tls_certificate_file, settings.tls_key_file
-    tls = open_tls(TlsFiles(certificate, key, settings.tls_client_ca_file))
+    tls = open_tls(settings, settings.tls_client_ca_file)
     CERTIFICATE_EXPIRY.set_function(lambda: tls.material().expires_at)
     if settings.metrics_plaintext:
         return Transport(tls, None)
-    return Transport(tls, open_tls(TlsFiles(certificate, key, settings.metrics_client_ca_file)))
+    return Transport(tls, open_tls(settings, settings.metrics_client_ca_file))
 
 
 class ServerContexts:
@@ -103,14 +103,16 @@ def _server_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def open_tls(files: TlsFiles) -> ReloadedTls:
-    """Read TLS files for the first time.
+def open_tls(settings: TlsSettings, client_ca: Path | None) -> ReloadedTls:
+    """Read the certificate and key of a process that has TLS, and the authorities of its clients.
 
     Raises:
         SystemExit: a file cannot be used; names it.
     """
     try:
-        return ReloadedTls(files)
+        return ReloadedTls(
+            TlsFiles(settings.tls_certificate_file, settings.tls_key_file, client_ca)
+        )
     except TlsFileError as e:
         raise SystemExit(str(e)) from e
 

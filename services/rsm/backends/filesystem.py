@@ -51,7 +51,7 @@ class FilesystemStorage:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def check(self) -> None:
+    def check_and_get(self, key: str) -> bytes:
         if not self._root.is_dir():
             raise StoreNotFoundError(self._without_root())
         if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
@@ -59,9 +59,6 @@ class FilesystemStorage:
                 f"directory {str(self._root)!r} may not be read and written by RSM; correct its "
                 "owner or mode, or RSM_DIRECTORY"
             )
-
-    def check_and_get(self, key: str) -> bytes:
-        self.check()
         return self.get(key)
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
@@ -129,16 +126,16 @@ class FilesystemStorage:
     def presign(self, key: str, valid_s: int) -> SignedUrl | None:
         return None
 
-    def list_keys(self, prefix: str) -> Iterator[str]:
-        return (key for key in self._names(prefix) if _MARK not in key)
-
-    def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
-        for key in self.list_keys(prefix):
-            if key > after and (found := self.describe(key)) is not None:
-                yield found
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        for key in self._names(prefix):
+            if _MARK not in key and key > after and (stored := self._stored(key)) is not None:
+                yield stored
 
     def describe(self, key: str) -> StoredObject | None:
-        with self._errors(f"looking at {key}"):
+        return self._stored(key)
+
+    def _stored(self, key: str) -> StoredObject | None:
+        with self._errors(f"describing {key}"):
             os.stat(self._root)
             try:
                 stat = os.stat(self._path(key))
@@ -150,8 +147,8 @@ class FilesystemStorage:
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         for name in self._names(prefix):
             key, mark, upload_id = name.partition(_MARK)
-            if mark and (found := self.describe(name)) is not None:
-                yield Upload(key, upload_id, found.modified_ms)
+            if mark and (stored := self._stored(name)) is not None:
+                yield Upload(key, upload_id, stored.modified_ms)
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         failures: dict[str, RemoteStorageError] = {}

@@ -140,12 +140,8 @@ class StorageBackend(Protocol):
     directory is never reported as a missing object.
     """
 
-    def check(self) -> None:
-        """Check that objects can be kept here; the error names the store and its fault."""
-        ...
-
     def check_and_get(self, key: str) -> bytes:
-        """Do `check`, and `get` of a small object that must exist, in one request."""
+        """Do `get`, and check that objects can be stored here; the error names store and fault."""
         ...
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
@@ -216,11 +212,7 @@ class StorageBackend(Protocol):
         """
         ...
 
-    def list_keys(self, prefix: str) -> Iterator[str]:
-        """Yield the keys that begin with `prefix`, in no promised order."""
-        ...
-
-    def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         """Yield the objects whose keys begin with `prefix` and follow `after`, in order of keys."""
         ...
 

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 _Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
-class StoreCredentials(Provider):
-    """A provider for the minio SDK and for our own requests alike; thread-safe."""
+class StoreCredentials(ABC):
+    """The credentials that sign the requests of RSM. Thread-safe."""
 
     @abstractmethod
     def retrieve(self) -> Credentials:
@@ -104,31 +104,31 @@ class FileCredentials(StoreCredentials):
         self._changed, self._changed_s = self._known, 0.0
 
     def retrieve(self) -> Credentials:
-        found = self._fingerprint()
-        if found != self._known:
+        fingerprint = self._fingerprint()
+        if fingerprint != self._known:
             with self._lock:
-                if self._is_settled(found):
-                    self._take(found)
+                if self._is_settled(fingerprint):
+                    self._reload(fingerprint)
         return self._credentials
 
     def renew(self, refused: Credentials) -> bool:
         with self._lock:
             if self._credentials == refused:
-                self._take(self._fingerprint())
+                self._reload(self._fingerprint())
             return self._credentials != refused
 
-    def _is_settled(self, found: _Fingerprint) -> bool:
-        if found != self._changed:
-            self._changed, self._changed_s = found, self._now()
+    def _is_settled(self, fingerprint: _Fingerprint) -> bool:
+        if fingerprint != self._changed:
+            self._changed, self._changed_s = fingerprint, self._now()
         return self._now() - self._changed_s >= SETTLED_S
 
-    def _take(self, found: _Fingerprint) -> None:
+    def _reload(self, fingerprint: _Fingerprint) -> None:
         try:
             credentials = self._read()
         except SecretFileError as e:
             _log.warning("S3 credentials: %s; RSM continues with those read before", e)
             return
-        self._known = found
+        self._known = fingerprint
         if credentials != self._credentials:
             self._credentials = credentials
             _log.info("read changed S3 credentials from %s", self._access_key)
@@ -147,10 +147,10 @@ class FileCredentials(StoreCredentials):
 
 def _fingerprint_of(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 class SdkCredentials(StoreCredentials):
@@ -166,7 +166,7 @@ class SdkCredentials(StoreCredentials):
 
         Args:
             source: names it in errors.
-            provider: creates a provider for each renewal, because the SDK's providers keep what
+            provider: creates a provider for each renewal, because the SDK's providers cache what
                 they have obtained until it expires.
         """
         self._source = source

@@ -1,4 +1,4 @@
-"""Translate errors of the minio SDK and urllib3, and decide how long and how often to try.
+"""Translate errors of the store and of urllib3, and decide how long and how often to try.
 
 urllib3's Retry owns all repeated requests of a call to the store: a GET that resumes a broken body
 takes from the same RSM_RETRIES as the request before it, and each MiB that arrives restores them.
@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import Any, Self, cast
 from xml.etree import ElementTree
 
-from minio.error import MinioException, S3Error, ServerError
 from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.connectionpool import ConnectionPool, HTTPConnectionPool
-from urllib3.exceptions import HTTPError, MaxRetryError, ProtocolError
+from urllib3.exceptions import HTTPError, MaxRetryError, PoolError, ProtocolError
 
 from services.api.calls import current_call
 from services.api.errors import (
@@ -30,7 +29,6 @@ from services.api.errors import (
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import CHUNK_BYTES, NoAnswerError
 from services.rsm.backends.s3_answers import UnusableAnswerError
-from services.rsm.deadline import left_s
 
 # urllib3 takes no timeout of 0.
 _SHORTEST_S = 0.001
@@ -97,7 +95,7 @@ class Repeats(Retry):
     """A Retry that ends when the caller is gone or the service stops.
 
     The caller is that of the current call. It is checked before each retry and during the pause
-    before it: otherwise, if the store is silent, a caller that left would hold a thread for one
+    before it: otherwise, if the store is silent, a caller that left would occupy a thread for one
     timeout per retry.
     """
 
@@ -178,23 +176,22 @@ def resumed(
             except MaxRetryError as gone:
                 why = f"; not retried: {gone.why}" if isinstance(gone, GivenUpError) else ""
                 raise RetriableRemoteStorageError(text + why) from e
-            _log.info("%s; asking for the rest", text)
+            _log.info("%s; requesting the rest", text)
         finally:
             body.close()
 
 
 class RequestTimeout(Timeout):
-    """A Timeout that is no longer than the time left to a clean-up."""
+    """A Timeout that is no longer than the time left to the current call."""
 
-    def __init__(self, connect_s: float, read_s: float, waiter: Waiter) -> None:
+    def __init__(self, connect_s: float, read_s: float) -> None:
         super().__init__(connect=connect_s, read=read_s)
         self._connect_s = connect_s
         self._read_s = read_s
-        self._waiter = waiter
 
     def clone(self) -> Timeout:
         """Return the timeouts of one request."""
-        most_s = max(left_s(self._waiter), _SHORTEST_S)
+        most_s = max(current_call().left_s(), _SHORTEST_S)
         return Timeout(
             connect=min(self._connect_s, most_s),
             read=min(self._read_s, most_s),
@@ -236,19 +233,11 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
 
 @contextmanager
 def s3_errors(what: str) -> Iterator[None]:
-    """Translate errors of the SDK raised inside; `what` names the operation and its object."""
+    """Translate errors raised inside; `what` names the operation and its object."""
     try:
         yield
-    except S3Error as e:
-        raise error_for(e.code, e.response.status, what) from e
-    except ServerError as e:
-        raise error_for(None, e.status_code, what) from e
-    except MinioException as e:
-        # InvalidResponseError: not XML, so an intermediary responded.
-        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
     except (ElementTree.ParseError, ValueError, LookupError) as e:
-        # Not XML, XML in an unknown encoding, or XML that lacks an element, such as a login page.
-        # Or the SDK rejected one of our arguments and sent nothing: its message then says so.
+        # Not XML, such as a login page, or XML in an unknown encoding; or no number or no time.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
     except GivenUpError as e:
         text = f"{what}: no answer from the object store; not retried: {e.why}"
@@ -257,7 +246,9 @@ def s3_errors(what: str) -> Iterator[None]:
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store: {e}") from e
     except HTTPError as e:
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
-        text = f"{what}: the object store cannot be reached ({type(e).__name__})"
+        pool = e.pool if isinstance(e, PoolError) else None
+        at = "" if pool is None else f" at {pool.host}:{pool.port}"
+        text = f"{what}: the object store{at} cannot be reached ({type(e).__name__})"
         raise RetriableRemoteStorageError(text) from _no_answer(e)
 
 

@@ -1,11 +1,13 @@
-"""Ask an S3 store what it does with the objects of a prefix by itself."""
+"""Read what an S3 store does with the objects of a prefix by itself."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from xml.etree.ElementTree import Element
 
 from services.api.errors import RemoteStorageError, StoreAccessDeniedError
 from services.rsm.backends.s3_http import SignedRequests
+from services.rsm.backends.s3_responses import code_of, parsed, require_success
 from services.rsm.probe import RuleLevel, StoreRule
 
 _ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
@@ -45,25 +47,43 @@ def _rules(requests: SignedRequests, prefix: str) -> Iterator[StoreRule]:
     below = f"objects below {prefix!r}" if prefix else "all objects of the bucket"
     lifecycle: list[_Lifecycle] | None = None
     try:
-        found = requests.configuration(
-            "lifecycle", "LifecycleConfiguration", "NoSuchLifecycleConfiguration"
+        found = _configuration(
+            requests, "lifecycle", "LifecycleConfiguration", "NoSuchLifecycleConfiguration"
         )
         lifecycle = [*_covering(found, prefix)]
         yield from _of_lifecycle(lifecycle, below)
     except RemoteStorageError as e:
         yield _unknown("whether a rule deletes objects", "s3:GetLifecycleConfiguration", e)
     try:
-        versioning = requests.configuration("versioning", "VersioningConfiguration")
+        versioning = _configuration(requests, "versioning", "VersioningConfiguration")
         yield _of_versioning(versioning, lifecycle, below)
     except RemoteStorageError as e:
         yield _unknown("whether it keeps old versions", "s3:GetBucketVersioning", e)
     try:
-        lock = requests.configuration(
-            "object-lock", "ObjectLockConfiguration", "ObjectLockConfigurationNotFoundError"
+        lock = _configuration(
+            requests,
+            "object-lock",
+            "ObjectLockConfiguration",
+            "ObjectLockConfigurationNotFoundError",
         )
         yield from _of_lock(lock)
     except RemoteStorageError as e:
         yield _unknown("whether it locks objects", "s3:GetBucketObjectLockConfiguration", e)
+
+
+def _configuration(
+    requests: SignedRequests, name: str, root: str, code_of_none: str = ""
+) -> Element | None:
+    """Return the bucket's configuration of a name, a `root`; send one request.
+
+    None if the store answers with `code_of_none`.
+    """
+    what = f"GET {name} of the bucket"
+    response = requests.request("GET", "", {name: ""}, retries=requests.no_retries)
+    if response.status == HTTPStatus.NOT_FOUND and code_of(response, what) == code_of_none:
+        return None
+    require_success(response, what)
+    return parsed(response, root, what)
 
 
 def _unknown(what: str, permission: str, error: RemoteStorageError) -> StoreRule:
@@ -71,9 +91,9 @@ def _unknown(what: str, permission: str, error: RemoteStorageError) -> StoreRule
     return StoreRule(RuleLevel.UNKNOWN, f"the store does not say {what}: {why}")
 
 
-def _covering(found: Element | None, prefix: str) -> Iterator[_Lifecycle]:
+def _covering(configuration: Element | None, prefix: str) -> Iterator[_Lifecycle]:
     """Yield the rules that may cover objects of RSM, which have no tags."""
-    for rule in () if found is None else found.iterfind("{*}Rule"):
+    for rule in () if configuration is None else configuration.iterfind("{*}Rule"):
         limits = [rule, *rule.iterfind("{*}Filter"), *rule.iterfind("{*}Filter/{*}And")]
         theirs = next((text for each in limits if (text := each.findtext("{*}Prefix"))), "")
         if rule.findtext("{*}Status") != "Enabled" or any(
@@ -129,9 +149,9 @@ def _of_lifecycle(rules: list[_Lifecycle], below: str) -> Iterator[StoreRule]:
 
 
 def _of_versioning(
-    found: Element | None, lifecycle: list[_Lifecycle] | None, below: str
+    configuration: Element | None, lifecycle: list[_Lifecycle] | None, below: str
 ) -> StoreRule:
-    status = None if found is None else found.findtext("{*}Status")
+    status = None if configuration is None else configuration.findtext("{*}Status")
     old = next((each.expires_old for each in lifecycle or () if each.is_for_all), "")
     if status == "Suspended":
         text = "versioning is suspended: versions from before stay"
@@ -150,8 +170,8 @@ def _of_versioning(
     return StoreRule(RuleLevel.WARNING, text)
 
 
-def _of_lock(found: Element | None) -> Iterator[StoreRule]:
-    retention = None if found is None else found.find("{*}Rule/{*}DefaultRetention")
+def _of_lock(configuration: Element | None) -> Iterator[StoreRule]:
+    retention = None if configuration is None else configuration.find("{*}Rule/{*}DefaultRetention")
     if retention is None:
         return
     days, years = retention.findtext("{*}Days"), retention.findtext("{*}Years")

@@ -26,13 +26,10 @@ from tests.contract.rlmm.segments import (
     FINISHED,
     MARKED,
     RlmmContractPart,
-    add,
     id_at,
     id_of,
     ids,
-    move,
     put_deletion,
-    revision_of,
     segment,
 )
 
@@ -57,64 +54,56 @@ def kinds(outcomes: Sequence[AddOutcome]) -> list[type]:
 
 
 class AdditionBatches(RlmmContractPart):
-    def test_copies_of_several_partitions_begin_at_once(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
+    def test_copies_of_several_partitions_begin_at_once(self) -> None:
+        other = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
         elsewhere = TopicIdPartition(uuid4(), "payments", 0)
         made = [
             segment(other, 0, 9),
-            segment(tp, 0, 9),
+            self.segment(0, 9),
             segment(elsewhere, 0, 9),
             segment(other, 10, 29, {0: 10, 3: 20}, custom_metadata=b"\0x", broker_leader_epoch=4),
         ]
-        assert add_all(rlmm, made) == done(1, 1, 1, 2)
-        assert rlmm.list_remote_log_segments(other).segments == (made[0], made[3])
-        assert ids(rlmm, other, 3) == [id_of(made[3])]
-        assert id_at(rlmm, other, 3, 25) is None
-        move(rlmm, made[3], FINISHED)
-        assert id_at(rlmm, other, 3, 25) == id_of(made[3])
-        assert id_at(rlmm, other, 0, 19) == id_of(made[3])
+        assert add_all(self.rlmm, made) == done(1, 1, 1, 2)
+        assert self.rlmm.list_remote_log_segments(other).segments == (made[0], made[3])
+        assert ids(self.rlmm, other, 3) == [id_of(made[3])]
+        assert id_at(self.rlmm, other, 3, 25) is None
+        self.move(made[3], FINISHED)
+        assert id_at(self.rlmm, other, 3, 25) == id_of(made[3])
+        assert id_at(self.rlmm, other, 0, 19) == id_of(made[3])
 
-    def test_a_batch_of_too_many_leader_epochs_is_refused_as_a_whole(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_batch_of_too_many_leader_epochs_is_refused_as_a_whole(self) -> None:
         many = {epoch: epoch for epoch in range(9_000)}
-        made = [segment(tp, 0, 9_000, many) for _ in range(6)]
+        made = [self.segment(0, 9_000, many) for _ in range(6)]
         with pytest.raises(InvalidRequestError, match=r"^adds: at most 50000 leader epochs"):
-            add_all(rlmm, made)
+            add_all(self.rlmm, made)
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_remote_log_segments(tp)
+            self.rlmm.list_remote_log_segments(self.tp)
 
-    def test_the_same_additions_again_are_repeats(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        made = [segment(tp, start, start + 9) for start in (0, 10)]
-        add_all(rlmm, made)
-        again = add_all(rlmm, [*made, segment(tp, 20, 29)])
+    def test_the_same_additions_again_are_repeats(self) -> None:
+        made = [self.segment(start, start + 9) for start in (0, 10)]
+        add_all(self.rlmm, made)
+        again = add_all(self.rlmm, [*made, self.segment(20, 29)])
         assert again[:2] == [
             MutationOutcome(applied=False, revision=revision) for revision in (1, 2)
         ]
         assert again[2:] == done(3)
 
-    def test_a_refused_addition_stops_no_other_and_leaves_no_trace(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known = add(rlmm, segment(tp, 0, 9))
-        later = add(rlmm, segment(tp, 10, 19), FINISHED)
-        marked = TopicIdPartition(tp.topic_id, tp.topic, 1)
-        put_deletion(rlmm, marked, MARKED)
-        before = revision_of(rlmm, tp)
+    def test_a_refused_addition_stops_no_other_and_leaves_no_trace(self) -> None:
+        known = self.add(self.segment(0, 9))
+        later = self.add(self.segment(10, 19), FINISHED)
+        marked = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
+        put_deletion(self.rlmm, marked, MARKED)
+        before = self.revision()
         outcomes = add_all(
-            rlmm,
+            self.rlmm,
             [
                 replace(known, end_offset=8),
                 later,
                 segment(marked, 0, 9),
-                segment(tp, 20, 29, custom_metadata=bytes(129)),
-                segment(tp, 20, 29, state=FINISHED),
-                segment(TopicIdPartition(tp.topic_id, "payments", 0), 0, 9),
-                segment(tp, 30, 39),
+                self.segment(20, 29, custom_metadata=bytes(129)),
+                self.segment(20, 29, state=FINISHED),
+                segment(TopicIdPartition(self.tp.topic_id, "payments", 0), 0, 9),
+                self.segment(30, 39),
             ],
         )
         assert kinds(outcomes[:-1]) == [
@@ -126,92 +115,78 @@ class AdditionBatches(RlmmContractPart):
             InvalidRequestError,
         ]
         assert outcomes[-1:] == done(before + 1)
-        assert len(ids(rlmm, tp)) == 3
+        assert len(self.ids()) == 3
 
-    def test_partition_stays_unknown_if_its_only_addition_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
-        expects = SegmentAddition(segment(tp, 0, 9), MutationContext(expected_revision=5))
-        outcomes = rlmm.add_remote_log_segment_metadata_batch([expects])
+    def test_partition_stays_unknown_if_its_only_addition_is_refused(self) -> None:
+        other = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
+        expects = SegmentAddition(self.segment(0, 9), MutationContext(expected_revision=5))
+        outcomes = self.rlmm.add_remote_log_segment_metadata_batch([expects])
         assert kinds(outcomes) == [ConcurrentUpdateError]
-        outcomes = rlmm.add_remote_log_segment_metadata_batch(
+        outcomes = self.rlmm.add_remote_log_segment_metadata_batch(
             [SegmentAddition(segment(other, 0, 9)), expects]
         )
         assert outcomes[:1] == done(1)
         assert kinds(outcomes[1:]) == [ConcurrentUpdateError]
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_remote_log_segments(tp)
+            self.rlmm.list_remote_log_segments(self.tp)
 
-    def test_a_topic_of_which_nothing_was_added_can_have_another_name(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_topic_of_which_nothing_was_added_can_have_another_name(self) -> None:
         context = MutationContext(expected_revision=5)
-        assert kinds(add_all(rlmm, [segment(tp, 0, 9)], context)) == [ConcurrentUpdateError]
-        renamed = TopicIdPartition(tp.topic_id, "payments", 0)
-        assert add_all(rlmm, [segment(renamed, 0, 9)]) == done(1)
+        assert kinds(add_all(self.rlmm, [self.segment(0, 9)], context)) == [ConcurrentUpdateError]
+        renamed = TopicIdPartition(self.tp.topic_id, "payments", 0)
+        assert add_all(self.rlmm, [segment(renamed, 0, 9)]) == done(1)
 
-    def test_the_expected_revision_is_that_before_the_additions(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        add(rlmm, segment(tp, 0, 9))
+    def test_the_expected_revision_is_that_before_the_additions(self) -> None:
+        self.add(self.segment(0, 9))
         context = MutationContext(expected_revision=1)
-        made = [segment(tp, 10, 19), segment(tp, 20, 29)]
-        assert add_all(rlmm, made, context) == done(2, 3)
-        late = add_all(rlmm, [segment(tp, 30, 39)], context)
+        made = [self.segment(10, 19), self.segment(20, 29)]
+        assert add_all(self.rlmm, made, context) == done(2, 3)
+        late = add_all(self.rlmm, [self.segment(30, 39)], context)
         assert kinds(late) == [ConcurrentUpdateError]
 
-    def test_an_addition_raises_the_leader_epoch_for_those_after_it(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 3)], [], BROKER)
+    def test_an_addition_raises_the_leader_epoch_for_those_after_it(self) -> None:
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 3)], [], BROKER)
         epochs = [2, 3, 5, 4, 5]
         made = [
-            segment(tp, number, number, broker_leader_epoch=epoch)
+            self.segment(number, number, broker_leader_epoch=epoch)
             for number, epoch in enumerate(epochs)
         ]
-        assert kinds(add_all(rlmm, made)) == [
+        assert kinds(add_all(self.rlmm, made)) == [
             FencedLeaderEpochError,
             MutationOutcome,
             MutationOutcome,
             FencedLeaderEpochError,
             MutationOutcome,
         ]
-        single = segment(tp, 9, 9, broker_leader_epoch=4)
+        single = self.segment(9, 9, broker_leader_epoch=4)
         with pytest.raises(FencedLeaderEpochError):
-            rlmm.add_remote_log_segment_metadata(single)
+            self.rlmm.add_remote_log_segment_metadata(single)
 
-    def test_request_ids_of_additions_are_remembered(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_request_ids_of_additions_are_remembered(self) -> None:
         additions = [
-            SegmentAddition(segment(tp, start, start), MutationContext(request_id=f"add-{start}"))
+            SegmentAddition(self.segment(start, start), MutationContext(request_id=f"add-{start}"))
             for start in range(3)
         ]
-        first = rlmm.add_remote_log_segment_metadata_batch(additions)
+        first = self.rlmm.add_remote_log_segment_metadata_batch(additions)
         assert first == done(1, 2, 3)
-        move(rlmm, additions[0].metadata, FINISHED)
-        assert rlmm.add_remote_log_segment_metadata_batch(additions) == first
+        self.move(additions[0].metadata, FINISHED)
+        assert self.rlmm.add_remote_log_segment_metadata_batch(additions) == first
         one = additions[1]
-        assert rlmm.add_remote_log_segment_metadata(one.metadata, one.context) == first[1]
-        other = SegmentAddition(segment(tp, 50, 59), one.context)
-        refused = rlmm.add_remote_log_segment_metadata_batch([other])
+        assert self.rlmm.add_remote_log_segment_metadata(one.metadata, one.context) == first[1]
+        other = SegmentAddition(self.segment(50, 59), one.context)
+        refused = self.rlmm.add_remote_log_segment_metadata_batch([other])
         assert kinds(refused) == [InvalidRequestError]
         assert "context.request_id" in str(refused[0])
 
-    def test_an_addition_batch_is_neither_empty_nor_too_large(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_an_addition_batch_is_neither_empty_nor_too_large(self) -> None:
         with pytest.raises(InvalidRequestError, match="adds: must be 1 to 1000, are 0"):
-            rlmm.add_remote_log_segment_metadata_batch([])
+            self.rlmm.add_remote_log_segment_metadata_batch([])
         with pytest.raises(InvalidRequestError, match="are 1001"):
-            add_all(rlmm, [segment(tp, 0, 9) for _ in range(MAX_BATCH + 1)])
+            add_all(self.rlmm, [self.segment(0, 9) for _ in range(MAX_BATCH + 1)])
 
-    def test_a_segment_is_added_once_in_a_batch(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        twice = segment(tp, 0, 9)
+    def test_a_segment_is_added_once_in_a_batch(self) -> None:
+        twice = self.segment(0, 9)
         with pytest.raises(InvalidRequestError, match=r"adds\[2\]: adds\[0\] has"):
-            add_all(rlmm, [twice, segment(tp, 10, 19), twice])
+            add_all(self.rlmm, [twice, self.segment(10, 19), twice])
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_remote_log_segments(tp)
+            self.rlmm.list_remote_log_segments(self.tp)

@@ -25,11 +25,7 @@ from tests.contract.rlmm.segments import (
     PARTITION_FINISHED,
     PARTITION_STARTED,
     RlmmContractPart,
-    add,
-    finished,
     id_of,
-    move,
-    put_deletion,
     segment,
     update_to,
 )
@@ -48,14 +44,12 @@ def revisions(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, **query: Any
 
 
 class AuditTrails(RlmmContractPart):
-    def test_event_has_the_change_its_actor_and_its_reason(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
-        made = add(rlmm, segment(tp, 0, 9, broker_leader_epoch=7), FINISHED)
-        move(rlmm, made, DELETE_STARTED, context=CONTEXT)
-        move(rlmm, made, DELETE_STARTED, context=CONTEXT)
-        page = rlmm.list_events(EventQuery(tp))
+    def test_event_has_the_change_its_actor_and_its_reason(self) -> None:
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 7)], [], BROKER)
+        made = self.add(self.segment(0, 9, broker_leader_epoch=7), FINISHED)
+        self.move(made, DELETE_STARTED, context=CONTEXT)
+        self.move(made, DELETE_STARTED, context=CONTEXT)
+        page = self.rlmm.list_events(EventQuery(self.tp))
         assert (page.revision, page.next_page_token) == (4, "")
         assert [event.kind for event in page.events] == ["LEADERSHIP", *["SEGMENT"] * 3]
         first, _, _, last = page.events
@@ -66,7 +60,7 @@ class AuditTrails(RlmmContractPart):
             "DELETE_SEGMENT_STARTED",
         )
         assert last.segment_id == id_of(made)
-        assert last.key == f"{uuid_to_text(tp.topic_id)}:0:9:7"
+        assert last.key == f"{uuid_to_text(self.tp.topic_id)}:0:9:7"
         why = (last.request_id, last.reason, last.rule_detail, last.plan_id)
         assert why == ("one", "retention.ms", "1 < 2", "plan-1")
         assert (last.broker_id, last.broker_leader_epoch) == (BROKER, 7)
@@ -75,65 +69,57 @@ class AuditTrails(RlmmContractPart):
         assert last.call_id
         assert 0 < first.at_ms <= last.at_ms
 
-    def test_batches_write_the_events_that_single_calls_do(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
-        singly, together = segment(tp, 0, 9), segment(other, 0, 9)
-        rlmm.add_remote_log_segment_metadata(singly, CONTEXT)
-        rlmm.add_remote_log_segment_metadata_batch([SegmentAddition(together, CONTEXT)])
+    def test_batches_write_the_events_that_single_calls_do(self) -> None:
+        other = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
+        singly, together = self.segment(0, 9), segment(other, 0, 9)
+        self.rlmm.add_remote_log_segment_metadata(singly, CONTEXT)
+        self.rlmm.add_remote_log_segment_metadata_batch([SegmentAddition(together, CONTEXT)])
         for state in (FINISHED, DELETE_STARTED, DELETE_FINISHED):
             why = MutationContext(request_id=state.value, plan_id="plan-1")
-            move(rlmm, singly, state, context=why)
+            self.move(singly, state, context=why)
             update = SegmentUpdate(update_to(together, state), why)
-            rlmm.update_remote_log_segment_metadata_batch([update])
+            self.rlmm.update_remote_log_segment_metadata_batch([update])
         reported = [
             [
                 (e.revision, e.kind, e.from_state, e.to_state, e.request_id, e.plan_id, e.broker_id)
-                for e in all_events(rlmm, EventQuery(partition))
+                for e in all_events(self.rlmm, EventQuery(partition))
             ]
-            for partition in (tp, other)
+            for partition in (self.tp, other)
         ]
         assert reported[0] == reported[1]
         assert len(reported[0]) == 4
 
-    def test_events_come_in_pages_without_gaps(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_events_come_in_pages_without_gaps(self) -> None:
         for start in range(3):
-            finished(rlmm, tp, start, start)
+            self.finished(start, start)
         token, seen = "", []
         while True:
-            page = rlmm.list_events(EventQuery(tp), page_size=4, page_token=token)
+            page = self.rlmm.list_events(EventQuery(self.tp), page_size=4, page_token=token)
             seen.append([event.revision for event in page.events])
             token = page.next_page_token
             if not token:
                 break
         assert seen == [[1, 2, 3, 4], [5, 6]]
-        assert revisions(rlmm, tp, after_revision=4) == [5, 6]
-        assert revisions(rlmm, tp, after_revision=6) == []
-        assert len(rlmm.list_events(EventQuery(tp), page_size=6).events) == 6
-        assert rlmm.list_events(EventQuery(tp), page_size=6).next_page_token == ""
+        assert revisions(self.rlmm, self.tp, after_revision=4) == [5, 6]
+        assert revisions(self.rlmm, self.tp, after_revision=6) == []
+        assert len(self.rlmm.list_events(EventQuery(self.tp), page_size=6).events) == 6
+        assert self.rlmm.list_events(EventQuery(self.tp), page_size=6).next_page_token == ""
 
-    def test_events_of_one_segment_or_sweep(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first, second = finished(rlmm, tp, 0, 0), finished(rlmm, tp, 1, 1)
-        move(rlmm, first, DELETE_STARTED, context=MutationContext(plan_id="plan-1"))
-        move(rlmm, second, DELETE_STARTED, context=MutationContext(plan_id="plan-2"))
-        assert revisions(rlmm, tp, segment_id=id_of(first)) == [1, 2, 5]
-        assert revisions(rlmm, tp, plan_id="plan-2") == [6]
-        assert revisions(rlmm, tp, plan_id="plan-2", segment_id=id_of(first)) == []
-        assert revisions(rlmm, tp, segment_id=id_of(second), after_revision=4) == [6]
-        page = rlmm.list_events(EventQuery(tp, segment_id=id_of(first)), page_size=2)
+    def test_events_of_one_segment_or_sweep(self) -> None:
+        first, second = self.finished(0, 0), self.finished(1, 1)
+        self.move(first, DELETE_STARTED, context=MutationContext(plan_id="plan-1"))
+        self.move(second, DELETE_STARTED, context=MutationContext(plan_id="plan-2"))
+        assert revisions(self.rlmm, self.tp, segment_id=id_of(first)) == [1, 2, 5]
+        assert revisions(self.rlmm, self.tp, plan_id="plan-2") == [6]
+        assert revisions(self.rlmm, self.tp, plan_id="plan-2", segment_id=id_of(first)) == []
+        assert revisions(self.rlmm, self.tp, segment_id=id_of(second), after_revision=4) == [6]
+        page = self.rlmm.list_events(EventQuery(self.tp, segment_id=id_of(first)), page_size=2)
         assert [event.revision for event in page.events] == [1, 2]
         assert page.next_page_token
 
-    def test_the_events_of_a_deleted_partition_are_kept(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
-        page = rlmm.list_events(EventQuery(tp))
+    def test_the_events_of_a_deleted_partition_are_kept(self) -> None:
+        self.put_deletion(MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+        page = self.rlmm.list_events(EventQuery(self.tp))
         assert [event.to_state for event in page.events] == [
             "DELETE_PARTITION_MARKED",
             "DELETE_PARTITION_STARTED",
@@ -141,25 +127,21 @@ class AuditTrails(RlmmContractPart):
         ]
         assert page.revision == 3
 
-    def test_events_of_an_unknown_partition_are_not_found(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_events_of_an_unknown_partition_are_not_found(self) -> None:
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_events(EventQuery(tp))
+            self.rlmm.list_events(EventQuery(self.tp))
 
-    def test_a_page_of_events_is_asked_for_rightly(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 9)
+    def test_a_page_of_events_is_asked_for_rightly(self) -> None:
+        self.finished(0, 9)
         with pytest.raises(InvalidRequestError, match="page_size: must not be negative"):
-            rlmm.list_events(EventQuery(tp), page_size=-1)
+            self.rlmm.list_events(EventQuery(self.tp), page_size=-1)
         with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
-            rlmm.list_events(EventQuery(tp), page_token="nonsense")
+            self.rlmm.list_events(EventQuery(self.tp), page_token="nonsense")
         with pytest.raises(InvalidRequestError, match="plan_id: must not contain NUL"):
-            rlmm.list_events(EventQuery(tp, plan_id="a\0b"))
-        token = rlmm.list_events(EventQuery(tp), page_size=1).next_page_token
+            self.rlmm.list_events(EventQuery(self.tp, plan_id="a\0b"))
+        token = self.rlmm.list_events(EventQuery(self.tp), page_size=1).next_page_token
         with pytest.raises(InvalidRequestError, match="page_token: is of another query"):
-            rlmm.list_events(EventQuery(tp, segment_id=uuid4()), page_token=token)
-        renamed = TopicIdPartition(tp.topic_id, "payments", 0)
+            self.rlmm.list_events(EventQuery(self.tp, segment_id=uuid4()), page_token=token)
+        renamed = TopicIdPartition(self.tp.topic_id, "payments", 0)
         with pytest.raises(InvalidRequestError, match="topic: topic id"):
-            rlmm.list_events(EventQuery(renamed))
+            self.rlmm.list_events(EventQuery(renamed))

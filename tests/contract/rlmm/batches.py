@@ -33,12 +33,8 @@ from tests.contract.rlmm.segments import (
     DELETE_STARTED,
     FINISHED,
     RlmmContractPart,
-    add,
     finished,
-    id_at,
     id_of,
-    ids,
-    move,
     revision_of,
     segment,
     update_to,
@@ -74,41 +70,41 @@ def classes(outcomes: Sequence[UpdateOutcome]) -> list[type]:
 
 
 class UpdateBatches(RlmmContractPart):
-    def test_each_item_has_its_outcome_and_its_own_revision(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        segments = [finished(rlmm, tp, start, start + 9) for start in (0, 10, 20)]
-        before = revision_of(rlmm, tp)
-        assert batch(rlmm, segments, DELETE_STARTED) == applied(before + 1, before + 2, before + 3)
-        assert revision_of(rlmm, tp) == before + 3
-        assert id_at(rlmm, tp, 0, 15) is None
-        assert batch(rlmm, segments, DELETE_FINISHED) == applied(before + 4, before + 5, before + 6)
-        assert ids(rlmm, tp) == []
-        assert ids(rlmm, tp, 0) == []
+    def test_each_item_has_its_outcome_and_its_own_revision(self) -> None:
+        segments = [self.finished(start, start + 9) for start in (0, 10, 20)]
+        before = self.revision()
+        assert batch(self.rlmm, segments, DELETE_STARTED) == applied(
+            before + 1, before + 2, before + 3
+        )
+        assert self.revision() == before + 3
+        assert self.id_at(0, 15) is None
+        assert batch(self.rlmm, segments, DELETE_FINISHED) == applied(
+            before + 4, before + 5, before + 6
+        )
+        assert self.ids() == []
+        assert self.ids(0) == []
 
-    def test_outcomes_of_several_partitions_are_in_the_order_of_the_items(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
+    def test_outcomes_of_several_partitions_are_in_the_order_of_the_items(self) -> None:
+        other = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
         mixed = [
-            finished(rlmm, other, 0, 9),
-            finished(rlmm, tp, 0, 9),
-            finished(rlmm, other, 10, 19),
+            finished(self.rlmm, other, 0, 9),
+            self.finished(0, 9),
+            finished(self.rlmm, other, 10, 19),
         ]
-        in_tp, in_other = revision_of(rlmm, tp), revision_of(rlmm, other)
-        assert batch(rlmm, mixed, DELETE_STARTED) == applied(in_other + 1, in_tp + 1, in_other + 2)
+        in_tp, in_other = self.revision(), revision_of(self.rlmm, other)
+        assert batch(self.rlmm, mixed, DELETE_STARTED) == applied(
+            in_other + 1, in_tp + 1, in_other + 2
+        )
 
-    def test_a_refused_item_stops_no_other_and_leaves_no_trace(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first, last = [add(rlmm, segment(tp, o, o + 9), DELETE_STARTED) for o in (0, 10)]
-        unmarked = finished(rlmm, tp, 20, 29)
-        unknown = segment(tp, 30, 39)
+    def test_a_refused_item_stops_no_other_and_leaves_no_trace(self) -> None:
+        first, last = [self.add(self.segment(o, o + 9), DELETE_STARTED) for o in (0, 10)]
+        unmarked = self.finished(20, 29)
+        unknown = self.segment(30, 39)
         elsewhere = segment(TopicIdPartition(uuid4(), "orders", 0), 0, 9)
-        renamed = segment(TopicIdPartition(tp.topic_id, "payments", 0), 0, 9)
-        before = revision_of(rlmm, tp)
+        renamed = segment(TopicIdPartition(self.tp.topic_id, "payments", 0), 0, 9)
+        before = self.revision()
         items = [first, unknown, elsewhere, unmarked, renamed, last]
-        outcomes = batch(rlmm, items, DELETE_FINISHED)
+        outcomes = batch(self.rlmm, items, DELETE_FINISHED)
         assert [outcomes[0], outcomes[5]] == applied(before + 1, before + 2)
         assert classes(outcomes[1:5]) == [
             RemoteResourceNotFoundError,
@@ -116,44 +112,36 @@ class UpdateBatches(RlmmContractPart):
             InvalidStateTransitionError,
             InvalidRequestError,
         ]
-        assert revision_of(rlmm, tp) == before + 2
+        assert self.revision() == before + 2
 
-    def test_a_repeat_answers_the_revision_that_carries_the_state(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = finished(rlmm, tp, 0, 9)
-        marked = move(rlmm, only, DELETE_STARTED)
-        finished(rlmm, tp, 10, 19)
-        assert batch(rlmm, [only], DELETE_STARTED) == [replace(marked, applied=False)]
+    def test_a_repeat_answers_the_revision_that_carries_the_state(self) -> None:
+        only = self.finished(0, 9)
+        marked = self.move(only, DELETE_STARTED)
+        self.finished(10, 19)
+        assert batch(self.rlmm, [only], DELETE_STARTED) == [replace(marked, applied=False)]
 
-    def test_copies_finish_one_after_another(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        inner, outer = add(rlmm, segment(tp, 10, 19)), add(rlmm, segment(tp, 0, 99))
-        before = revision_of(rlmm, tp)
-        assert batch(rlmm, [inner, outer], FINISHED) == applied(before + 1, before + 2)
-        assert id_at(rlmm, tp, 0, 15) == id_of(outer)
+    def test_copies_finish_one_after_another(self) -> None:
+        inner, outer = self.add(self.segment(10, 19)), self.add(self.segment(0, 99))
+        before = self.revision()
+        assert batch(self.rlmm, [inner, outer], FINISHED) == applied(before + 1, before + 2)
+        assert self.id_at(0, 15) == id_of(outer)
 
-    def test_finished_copies_and_deletions_keep_their_order(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        old, failed = finished(rlmm, tp, 0, 9), add(rlmm, segment(tp, 10, 19))
-        new = add(rlmm, segment(tp, 0, 9))
-        before = revision_of(rlmm, tp)
-        outcomes = rlmm.update_remote_log_segment_metadata_batch(
+    def test_finished_copies_and_deletions_keep_their_order(self) -> None:
+        old, failed = self.finished(0, 9), self.add(self.segment(10, 19))
+        new = self.add(self.segment(0, 9))
+        before = self.revision()
+        outcomes = self.rlmm.update_remote_log_segment_metadata_batch(
             [item(failed, DELETE_STARTED), item(new, FINISHED), item(old, DELETE_STARTED)]
         )
         assert outcomes == applied(before + 1, before + 2, before + 3)
-        assert id_at(rlmm, tp, 0, 5) == id_of(new)
+        assert self.id_at(0, 5) == id_of(new)
 
-    def test_the_expected_revision_is_that_before_the_batch(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        segments = [finished(rlmm, tp, start, start + 9) for start in (0, 10, 20)]
-        copy = add(rlmm, segment(tp, 30, 39))
-        before = revision_of(rlmm, tp)
+    def test_the_expected_revision_is_that_before_the_batch(self) -> None:
+        segments = [self.finished(start, start + 9) for start in (0, 10, 20)]
+        copy = self.add(self.segment(30, 39))
+        before = self.revision()
         context = MutationContext(expected_revision=before)
-        outcomes = rlmm.update_remote_log_segment_metadata_batch(
+        outcomes = self.rlmm.update_remote_log_segment_metadata_batch(
             [
                 item(segments[0], DELETE_STARTED, context),
                 item(copy, FINISHED, context),
@@ -161,116 +149,103 @@ class UpdateBatches(RlmmContractPart):
             ]
         )
         assert outcomes == applied(before + 1, before + 2, before + 3)
-        late = batch(rlmm, segments[1:], DELETE_STARTED, context)
+        late = batch(self.rlmm, segments[1:], DELETE_STARTED, context)
         assert late[0] == MutationOutcome(applied=False, revision=before + 3)
         assert classes(late[1:]) == [ConcurrentUpdateError]
-        assert revision_of(rlmm, tp) == before + 3
+        assert self.revision() == before + 3
 
-    def test_the_topics_settings_hold_for_each_item(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copied, failed = finished(rlmm, tp, 0, 9), add(rlmm, segment(tp, 10, 19))
-        rlmm.put_topic_config(tp.topic_id, {"sediment.retention.owner": "sweep"})
-        outcomes = batch(rlmm, [copied, failed], DELETE_STARTED)
+    def test_the_topics_settings_hold_for_each_item(self) -> None:
+        copied, failed = self.finished(0, 9), self.add(self.segment(10, 19))
+        self.rlmm.put_topic_config(self.tp.topic_id, {"sediment.retention.owner": "sweep"})
+        outcomes = batch(self.rlmm, [copied, failed], DELETE_STARTED)
         assert classes(outcomes) == [DeletionRefusedError, MutationOutcome]
         sweep = MutationContext(retention_owner=RetentionOwner.SWEEP, expected_config_revision=1)
-        assert classes(batch(rlmm, [copied], DELETE_STARTED, sweep)) == [MutationOutcome]
+        assert classes(batch(self.rlmm, [copied], DELETE_STARTED, sweep)) == [MutationOutcome]
 
-    def test_settings_that_changed_refuse_each_item(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        segments = [finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)]
-        rlmm.put_topic_config(tp.topic_id, {"retention.ms": "1000"})
+    def test_settings_that_changed_refuse_each_item(self) -> None:
+        segments = [self.finished(0, 9), self.finished(10, 19)]
+        self.rlmm.put_topic_config(self.tp.topic_id, {"retention.ms": "1000"})
         context = MutationContext(expected_config_revision=0)
-        outcomes = batch(rlmm, segments, DELETE_STARTED, context)
+        outcomes = batch(self.rlmm, segments, DELETE_STARTED, context)
         assert classes(outcomes) == [ConcurrentUpdateError] * 2
 
-    def test_an_older_leader_is_fenced_except_for_its_own_failed_copy(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copied, failed = finished(rlmm, tp, 0, 9), add(rlmm, segment(tp, 10, 19))
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
+    def test_an_older_leader_is_fenced_except_for_its_own_failed_copy(self) -> None:
+        copied, failed = self.finished(0, 9), self.add(self.segment(10, 19))
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 7)], [], BROKER)
         context = MutationContext(broker_leader_epoch=6)
-        outcomes = batch(rlmm, [copied, failed], DELETE_STARTED, context)
+        outcomes = batch(self.rlmm, [copied, failed], DELETE_STARTED, context)
         assert classes(outcomes) == [FencedLeaderEpochError, MutationOutcome]
 
-    def test_custom_metadata_is_kept_replaced_and_checked(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        kept, replaced = add(rlmm, segment(tp, 0, 9)), add(rlmm, segment(tp, 10, 19))
-        large = add(rlmm, segment(tp, 20, 29))
-        move(rlmm, kept, FINISHED, custom_metadata=b"kept")
+    def test_custom_metadata_is_kept_replaced_and_checked(self) -> None:
+        kept, replaced = self.add(self.segment(0, 9)), self.add(self.segment(10, 19))
+        large = self.add(self.segment(20, 29))
+        self.move(kept, FINISHED, custom_metadata=b"kept")
         updates = [
             update_to(kept, DELETE_STARTED),
             update_to(replaced, DELETE_STARTED, custom_metadata=b"new"),
             update_to(large, DELETE_STARTED, custom_metadata=bytes(129)),
         ]
-        outcomes = rlmm.update_remote_log_segment_metadata_batch(list(map(SegmentUpdate, updates)))
+        outcomes = self.rlmm.update_remote_log_segment_metadata_batch(
+            list(map(SegmentUpdate, updates))
+        )
         assert classes(outcomes[2:]) == [CustomMetadataTooLargeError]
-        stored = [each.custom_metadata for each in rlmm.list_remote_log_segments(tp).segments]
+        stored = [
+            each.custom_metadata for each in self.rlmm.list_remote_log_segments(self.tp).segments
+        ]
         assert stored == [b"kept", b"new", None]
         other = SegmentUpdate(update_to(replaced, DELETE_STARTED, custom_metadata=b"other"))
-        again = rlmm.update_remote_log_segment_metadata_batch([other])
+        again = self.rlmm.update_remote_log_segment_metadata_batch([other])
         assert classes(again) == [SegmentAlreadyExistsError]
 
     @pytest.mark.parametrize("state", [FINISHED, DELETE_STARTED])
     def test_request_ids_are_remembered_with_their_outcomes(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, state: RemoteLogSegmentState
+        self, state: RemoteLogSegmentState
     ) -> None:
-        segments = [add(rlmm, segment(tp, start, start + 9)) for start in (0, 10)]
+        segments = [self.add(self.segment(start, start + 9)) for start in (0, 10)]
         updates = [
             item(metadata, state, MutationContext(request_id=f"mark-{metadata.start_offset}"))
             for metadata in segments
         ]
-        first = rlmm.update_remote_log_segment_metadata_batch(updates)
+        first = self.rlmm.update_remote_log_segment_metadata_batch(updates)
         if state is FINISHED:
-            move(rlmm, segments[0], DELETE_STARTED)
-        before = revision_of(rlmm, tp)
-        assert rlmm.update_remote_log_segment_metadata_batch(updates) == first
+            self.move(segments[0], DELETE_STARTED)
+        before = self.revision()
+        assert self.rlmm.update_remote_log_segment_metadata_batch(updates) == first
         assert (
-            rlmm.update_remote_log_segment_metadata(updates[1].update, updates[1].context)
+            self.rlmm.update_remote_log_segment_metadata(updates[1].update, updates[1].context)
             == (first[1])
         )
-        assert revision_of(rlmm, tp) == before
+        assert self.revision() == before
 
     @pytest.mark.parametrize("states", [(FINISHED, DELETE_STARTED), (DELETE_STARTED,) * 2])
     def test_a_request_id_cannot_stand_for_two_items(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        states: Sequence[RemoteLogSegmentState],
+        self, states: Sequence[RemoteLogSegmentState]
     ) -> None:
-        first, second = add(rlmm, segment(tp, 0, 9)), add(rlmm, segment(tp, 10, 19))
+        first, second = self.add(self.segment(0, 9)), self.add(self.segment(10, 19))
         context = MutationContext(request_id="one")
-        outcomes = rlmm.update_remote_log_segment_metadata_batch(
+        outcomes = self.rlmm.update_remote_log_segment_metadata_batch(
             [item(first, states[0], context), item(second, states[1], context)]
         )
         assert classes(outcomes) == [MutationOutcome, InvalidRequestError]
         assert "request_id" in str(outcomes[1])
 
-    def test_a_refused_item_of_a_batch_is_not_remembered(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = add(rlmm, segment(tp, 0, 9))
+    def test_a_refused_item_of_a_batch_is_not_remembered(self) -> None:
+        copy = self.add(self.segment(0, 9))
         context = MutationContext(request_id="one")
-        refused = batch(rlmm, [copy], DELETE_FINISHED, context)
+        refused = batch(self.rlmm, [copy], DELETE_FINISHED, context)
         assert classes(refused) == [InvalidStateTransitionError]
-        assert classes(batch(rlmm, [copy], DELETE_STARTED, context)) == [MutationOutcome]
+        assert classes(batch(self.rlmm, [copy], DELETE_STARTED, context)) == [MutationOutcome]
 
-    def test_a_batch_is_neither_empty_nor_too_large(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_batch_is_neither_empty_nor_too_large(self) -> None:
         with pytest.raises(InvalidRequestError, match="updates: must be 1 to 1000, are 0"):
-            rlmm.update_remote_log_segment_metadata_batch([])
-        many = [segment(tp, 0, 9) for _ in range(MAX_UPDATE_BATCH + 1)]
+            self.rlmm.update_remote_log_segment_metadata_batch([])
+        many = [self.segment(0, 9) for _ in range(MAX_UPDATE_BATCH + 1)]
         with pytest.raises(InvalidRequestError, match="are 1001"):
-            batch(rlmm, many, DELETE_STARTED)
+            batch(self.rlmm, many, DELETE_STARTED)
 
-    def test_a_segment_comes_once_in_a_batch(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        twice, other = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)
-        before = revision_of(rlmm, tp)
+    def test_a_segment_comes_once_in_a_batch(self) -> None:
+        twice, other = self.finished(0, 9), self.finished(10, 19)
+        before = self.revision()
         with pytest.raises(InvalidRequestError, match=r"updates\[2\]: updates\[0\] has"):
-            batch(rlmm, [twice, other, twice], DELETE_STARTED)
-        assert revision_of(rlmm, tp) == before
+            batch(self.rlmm, [twice, other, twice], DELETE_STARTED)
+        assert self.revision() == before

@@ -42,11 +42,7 @@ from tests.contract.rlmm.segments import (
     PARTITION_FINISHED,
     PARTITION_STARTED,
     RlmmContractPart,
-    add,
     id_of,
-    move,
-    put_deletion,
-    revision_of,
     segment,
     update_to,
 )
@@ -104,112 +100,102 @@ HOLDS = type(None)
 
 
 class CopyLeaseReads(RlmmContractPart):
-    def test_every_answer_with_segments_shows_which_copies_are_leased(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copies = [leased(rlmm, tp, 0), leased(rlmm, tp, 10, lease_ms=None)]
+    def test_every_answer_with_segments_shows_which_copies_are_leased(self) -> None:
+        copies = [leased(self.rlmm, self.tp, 0), leased(self.rlmm, self.tp, 10, lease_ms=None)]
         reported = [True, False]
-        assert leases(rlmm, tp) == {0: True, 10: False}
-        of_epoch = rlmm.list_remote_log_segments(tp, 0).segments
+        assert leases(self.rlmm, self.tp) == {0: True, 10: False}
+        of_epoch = self.rlmm.list_remote_log_segments(self.tp, 0).segments
         assert [each.copy_leased for each in of_epoch] == reported
-        by_id = rlmm.remote_log_segment_metadata_by_id(tp, [id_of(each) for each in copies]).value
+        by_id = self.rlmm.remote_log_segment_metadata_by_id(
+            self.tp, [id_of(each) for each in copies]
+        ).value
         assert [each.copy_leased for each in by_id] == reported
-        rows = [row for row in scanned(rlmm, SegmentScan()) if row["topic_id"] == str(tp.topic_id)]
+        rows = [
+            row
+            for row in scanned(self.rlmm, SegmentScan())
+            if row["topic_id"] == str(self.tp.topic_id)
+        ]
         assert [row["copy_leased"] for row in rows] == reported
 
-    def test_a_copy_that_has_ended_is_not_leased(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copies = [leased(rlmm, tp, start) for start in (0, 10, 20)]
-        move(rlmm, copies[0], FINISHED)
-        move(rlmm, copies[1], DELETE_STARTED)
-        move(rlmm, copies[2], FINISHED, DELETE_STARTED)
-        assert leases(rlmm, tp) == {0: False, 10: False, 20: False}
-        rows = [row for row in scanned(rlmm, SegmentScan()) if row["topic_id"] == str(tp.topic_id)]
+    def test_a_copy_that_has_ended_is_not_leased(self) -> None:
+        copies = [leased(self.rlmm, self.tp, start) for start in (0, 10, 20)]
+        self.move(copies[0], FINISHED)
+        self.move(copies[1], DELETE_STARTED)
+        self.move(copies[2], FINISHED, DELETE_STARTED)
+        assert leases(self.rlmm, self.tp) == {0: False, 10: False, 20: False}
+        rows = [
+            row
+            for row in scanned(self.rlmm, SegmentScan())
+            if row["topic_id"] == str(self.tp.topic_id)
+        ]
         assert [row["copy_leased"] for row in rows] == [False] * 3
-        found = rlmm.remote_log_segment_metadata(tp, 0, 5).value
+        found = self.rlmm.remote_log_segment_metadata(self.tp, 0, 5).value
         assert found is not None
         assert not found.copy_leased
 
-    def test_a_lease_ends_by_itself_and_is_no_change_of_the_partition(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        leased(rlmm, tp, lease_ms=SHORT_MS)
-        before = revision_of(rlmm, tp)
-        eventually(lambda: leases(rlmm, tp) == {0: False}, deadline_ms=60_000)
-        assert revision_of(rlmm, tp) == before
-        assert rlmm.list_remote_log_segments(tp, if_revision_not=before).not_modified
+    def test_a_lease_ends_by_itself_and_is_no_change_of_the_partition(self) -> None:
+        leased(self.rlmm, self.tp, lease_ms=SHORT_MS)
+        before = self.revision()
+        eventually(lambda: leases(self.rlmm, self.tp) == {0: False}, deadline_ms=60_000)
+        assert self.revision() == before
+        assert self.rlmm.list_remote_log_segments(self.tp, if_revision_not=before).not_modified
 
 
 class CopyLeaseGuards(RlmmContractPart):
     @pytest.mark.parametrize("broker_id", [OTHER_BROKER, NO_BROKER])
-    def test_leased_copy_cannot_be_abandoned_by_another_broker(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, broker_id: int
-    ) -> None:
-        copy = leased(rlmm, tp)
-        before = rlmm.list_remote_log_segments(tp)
+    def test_leased_copy_cannot_be_abandoned_by_another_broker(self, broker_id: int) -> None:
+        copy = leased(self.rlmm, self.tp)
+        before = self.rlmm.list_remote_log_segments(self.tp)
         text = rf"broker {BROKER} copies it under a lease that ends 20\d\d-\d\d-\d\dT"
         with pytest.raises(DeletionRefusedError, match=text):
-            move(rlmm, copy, DELETE_STARTED, broker_id=broker_id)
+            self.move(copy, DELETE_STARTED, broker_id=broker_id)
         update = SegmentUpdate(update_to(copy, DELETE_STARTED, broker_id=broker_id))
-        [outcome] = rlmm.update_remote_log_segment_metadata_batch([update])
+        [outcome] = self.rlmm.update_remote_log_segment_metadata_batch([update])
         assert isinstance(outcome, DeletionRefusedError)
-        assert rlmm.list_remote_log_segments(tp) == before
-        assert leases(rlmm, tp) == {0: True}
+        assert self.rlmm.list_remote_log_segments(self.tp) == before
+        assert leases(self.rlmm, self.tp) == {0: True}
 
-    def test_its_own_broker_may_give_it_up(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first, second = leased(rlmm, tp), leased(rlmm, tp, 10)
-        assert move(rlmm, first, DELETE_STARTED, DELETE_FINISHED).applied
+    def test_its_own_broker_may_give_it_up(self) -> None:
+        first, second = leased(self.rlmm, self.tp), leased(self.rlmm, self.tp, 10)
+        assert self.move(first, DELETE_STARTED, DELETE_FINISHED).applied
         updates = [SegmentUpdate(update_to(second, DELETE_STARTED))]
-        [outcome] = rlmm.update_remote_log_segment_metadata_batch(updates)
+        [outcome] = self.rlmm.update_remote_log_segment_metadata_batch(updates)
         assert isinstance(outcome, MutationOutcome)
         assert outcome.applied
 
-    def test_copy_with_an_expired_lease_can_be_abandoned_by_any_broker(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first, second = [leased(rlmm, tp, start, lease_ms=SHORT_MS) for start in (0, 10)]
-        eventually(lambda: leases(rlmm, tp) == {0: False, 10: False}, deadline_ms=60_000)
-        assert move(rlmm, first, DELETE_STARTED, broker_id=OTHER_BROKER).applied
+    def test_copy_with_an_expired_lease_can_be_abandoned_by_any_broker(self) -> None:
+        first, second = [leased(self.rlmm, self.tp, start, lease_ms=SHORT_MS) for start in (0, 10)]
+        eventually(lambda: leases(self.rlmm, self.tp) == {0: False, 10: False}, deadline_ms=60_000)
+        assert self.move(first, DELETE_STARTED, broker_id=OTHER_BROKER).applied
         update = SegmentUpdate(update_to(second, DELETE_STARTED, broker_id=OTHER_BROKER))
-        [outcome] = rlmm.update_remote_log_segment_metadata_batch([update])
+        [outcome] = self.rlmm.update_remote_log_segment_metadata_batch([update])
         assert isinstance(outcome, MutationOutcome)
 
-    def test_copy_without_a_lease_can_be_abandoned_by_any_broker(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = leased(rlmm, tp, lease_ms=None)
-        assert move(rlmm, copy, DELETE_STARTED, broker_id=OTHER_BROKER).applied
+    def test_copy_without_a_lease_can_be_abandoned_by_any_broker(self) -> None:
+        copy = leased(self.rlmm, self.tp, lease_ms=None)
+        assert self.move(copy, DELETE_STARTED, broker_id=OTHER_BROKER).applied
 
-    def test_a_lease_holds_for_the_copy_alone(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = leased(rlmm, tp)
-        assert move(rlmm, copy, FINISHED, DELETE_STARTED, broker_id=OTHER_BROKER).applied
+    def test_a_lease_holds_for_the_copy_alone(self) -> None:
+        copy = leased(self.rlmm, self.tp)
+        assert self.move(copy, FINISHED, DELETE_STARTED, broker_id=OTHER_BROKER).applied
 
-    def test_a_deleted_partition_waits_for_its_leased_copies(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = leased(rlmm, tp)
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
+    def test_a_deleted_partition_waits_for_its_leased_copies(self) -> None:
+        copy = leased(self.rlmm, self.tp)
+        self.put_deletion(MARKED, PARTITION_STARTED)
         with pytest.raises(DeletionRefusedError):
-            move(rlmm, copy, DELETE_STARTED, broker_id=NO_BROKER)
+            self.move(copy, DELETE_STARTED, broker_id=NO_BROKER)
         with pytest.raises(InvalidStateTransitionError):
-            put_deletion(rlmm, tp, PARTITION_FINISHED)
-        assert renew(rlmm, copy) == [HOLDS]
-        move(rlmm, copy, FINISHED)
-        move(rlmm, copy, DELETE_STARTED, DELETE_FINISHED, broker_id=NO_BROKER)
-        assert put_deletion(rlmm, tp, PARTITION_FINISHED).applied
+            self.put_deletion(PARTITION_FINISHED)
+        assert renew(self.rlmm, copy) == [HOLDS]
+        self.move(copy, FINISHED)
+        self.move(copy, DELETE_STARTED, DELETE_FINISHED, broker_id=NO_BROKER)
+        assert self.put_deletion(PARTITION_FINISHED).applied
 
-    def test_a_deletion_that_was_decided_on_another_revision_looks_again_first(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = leased(rlmm, tp)
-        late = MutationContext(expected_revision=revision_of(rlmm, tp) + 1)
+    def test_a_deletion_that_was_decided_on_another_revision_looks_again_first(self) -> None:
+        copy = leased(self.rlmm, self.tp)
+        late = MutationContext(expected_revision=self.revision() + 1)
         with pytest.raises(ConcurrentUpdateError):
-            move(rlmm, copy, DELETE_STARTED, context=late, broker_id=OTHER_BROKER)
+            self.move(copy, DELETE_STARTED, context=late, broker_id=OTHER_BROKER)
 
 
 class CopyLeaseAdditions(RlmmContractPart):
@@ -217,147 +203,124 @@ class CopyLeaseAdditions(RlmmContractPart):
         ("lease_ms", "again_ms"), [(LONG_MS, None), (LONG_MS, SHORT_MS), (None, LONG_MS)]
     )
     def test_a_repeat_leaves_the_lease_as_it_is(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        lease_ms: int | None,
-        again_ms: int | None,
+        self, lease_ms: int | None, again_ms: int | None
     ) -> None:
-        copy = leased(rlmm, tp, lease_ms=lease_ms)
-        assert not rlmm.add_remote_log_segment_metadata(copy, lease_ms=again_ms).applied
+        copy = leased(self.rlmm, self.tp, lease_ms=lease_ms)
+        assert not self.rlmm.add_remote_log_segment_metadata(copy, lease_ms=again_ms).applied
         items = [SegmentAddition(copy, lease_ms=again_ms)]
-        [outcome] = rlmm.add_remote_log_segment_metadata_batch(items)
+        [outcome] = self.rlmm.add_remote_log_segment_metadata_batch(items)
         assert isinstance(outcome, MutationOutcome)
         assert not outcome.applied
         if again_ms == SHORT_MS:
-            wait_out(rlmm, tp)
-        assert leases(rlmm, tp) == {0: lease_ms is not None}
+            wait_out(self.rlmm, self.tp)
+        assert leases(self.rlmm, self.tp) == {0: lease_ms is not None}
 
-    def test_a_repeat_makes_no_lease_longer(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = leased(rlmm, tp, lease_ms=SHORT_MS)
-        rlmm.add_remote_log_segment_metadata(copy, lease_ms=LONG_MS)
-        eventually(lambda: leases(rlmm, tp) == {0: False}, deadline_ms=60_000)
+    def test_a_repeat_makes_no_lease_longer(self) -> None:
+        copy = leased(self.rlmm, self.tp, lease_ms=SHORT_MS)
+        self.rlmm.add_remote_log_segment_metadata(copy, lease_ms=LONG_MS)
+        eventually(lambda: leases(self.rlmm, self.tp) == {0: False}, deadline_ms=60_000)
 
-    def test_a_request_id_again_may_come_with_another_lease(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy, once = segment(tp, 0, 9), MutationContext(request_id="once")
-        first = rlmm.add_remote_log_segment_metadata(copy, once, lease_ms=LONG_MS)
+    def test_a_request_id_again_may_come_with_another_lease(self) -> None:
+        copy, once = self.segment(0, 9), MutationContext(request_id="once")
+        first = self.rlmm.add_remote_log_segment_metadata(copy, once, lease_ms=LONG_MS)
         reported = replace(copy, copy_leased=True)
-        assert rlmm.add_remote_log_segment_metadata(reported, once, lease_ms=SHORT_MS) == first
-        assert rlmm.add_remote_log_segment_metadata(copy, once) == first
-        assert leases(rlmm, tp) == {0: True}
+        assert self.rlmm.add_remote_log_segment_metadata(reported, once, lease_ms=SHORT_MS) == first
+        assert self.rlmm.add_remote_log_segment_metadata(copy, once) == first
+        assert leases(self.rlmm, self.tp) == {0: True}
 
-    def test_copy_leased_of_a_request_is_ignored(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        reported = segment(tp, 0, 9, copy_leased=True)
-        assert rlmm.add_remote_log_segment_metadata(reported).applied
-        assert leases(rlmm, tp) == {0: False}
+    def test_copy_leased_of_a_request_is_ignored(self) -> None:
+        reported = self.segment(0, 9, copy_leased=True)
+        assert self.rlmm.add_remote_log_segment_metadata(reported).applied
+        assert leases(self.rlmm, self.tp) == {0: False}
         again = replace(reported, copy_leased=False)
-        assert not rlmm.add_remote_log_segment_metadata(again).applied
+        assert not self.rlmm.add_remote_log_segment_metadata(again).applied
 
-    def test_each_item_of_a_batch_has_its_own_lease(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_each_item_of_a_batch_has_its_own_lease(self) -> None:
         chosen: Sequence[int | None] = (LONG_MS, None, SHORT_MS)
-        rlmm.add_remote_log_segment_metadata_batch(
+        self.rlmm.add_remote_log_segment_metadata_batch(
             [
-                SegmentAddition(segment(tp, 10 * place, 10 * place + 9), NO_CONTEXT, lease_ms)
+                SegmentAddition(self.segment(10 * place, 10 * place + 9), NO_CONTEXT, lease_ms)
                 for place, lease_ms in enumerate(chosen)
             ]
         )
-        eventually(lambda: not leases(rlmm, tp)[20], deadline_ms=60_000)
-        assert leases(rlmm, tp) == {0: True, 10: False, 20: False}
+        eventually(lambda: not leases(self.rlmm, self.tp)[20], deadline_ms=60_000)
+        assert leases(self.rlmm, self.tp) == {0: True, 10: False, 20: False}
 
     @pytest.mark.parametrize("lease_ms", [-1, 0, MIN_LEASE_MS - 1, MAX_LEASE_MS + 1])
-    def test_a_lease_out_of_bounds_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, lease_ms: int
-    ) -> None:
+    def test_a_lease_out_of_bounds_is_refused(self, lease_ms: int) -> None:
         with pytest.raises(InvalidRequestError, match=r"^lease_ms: must be 1000 to 3600000"):
-            rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), lease_ms=lease_ms)
+            self.rlmm.add_remote_log_segment_metadata(self.segment(0, 9), lease_ms=lease_ms)
         with pytest.raises(RemoteResourceNotFoundError):
-            leases(rlmm, tp)
+            leases(self.rlmm, self.tp)
 
-    def test_lease_without_a_broker_id_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        unknown = segment(tp, 0, 9, broker_id=NO_BROKER)
+    def test_lease_without_a_broker_id_is_refused(self) -> None:
+        unknown = self.segment(0, 9, broker_id=NO_BROKER)
         with pytest.raises(InvalidRequestError, match=r"^lease_ms: .*broker_id"):
-            rlmm.add_remote_log_segment_metadata(unknown, lease_ms=LONG_MS)
-        assert rlmm.add_remote_log_segment_metadata(unknown).applied
+            self.rlmm.add_remote_log_segment_metadata(unknown, lease_ms=LONG_MS)
+        assert self.rlmm.add_remote_log_segment_metadata(unknown).applied
 
 
 class CopyLeaseRenewals(RlmmContractPart):
-    def test_a_renewed_lease_lasts_longer(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copies = [leased(rlmm, tp, start, lease_ms=SHORT_MS) for start in (0, 10, 20)]
-        assert renew(rlmm, *copies[:2]) == [HOLDS, HOLDS]
-        eventually(lambda: not leases(rlmm, tp)[20], deadline_ms=60_000)
-        assert leases(rlmm, tp) == {0: True, 10: True, 20: False}
+    def test_a_renewed_lease_lasts_longer(self) -> None:
+        copies = [leased(self.rlmm, self.tp, start, lease_ms=SHORT_MS) for start in (0, 10, 20)]
+        assert renew(self.rlmm, *copies[:2]) == [HOLDS, HOLDS]
+        eventually(lambda: not leases(self.rlmm, self.tp)[20], deadline_ms=60_000)
+        assert leases(self.rlmm, self.tp) == {0: True, 10: True, 20: False}
         with pytest.raises(DeletionRefusedError):
-            move(rlmm, copies[0], DELETE_STARTED, broker_id=OTHER_BROKER)
+            self.move(copies[0], DELETE_STARTED, broker_id=OTHER_BROKER)
 
-    def test_no_lease_gets_shorter(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = leased(rlmm, tp)
-        assert renew(rlmm, copy, lease_ms=SHORT_MS) == [HOLDS]
-        wait_out(rlmm, tp)
-        assert leases(rlmm, tp) == {0: True}
+    def test_no_lease_gets_shorter(self) -> None:
+        copy = leased(self.rlmm, self.tp)
+        assert renew(self.rlmm, copy, lease_ms=SHORT_MS) == [HOLDS]
+        wait_out(self.rlmm, self.tp)
+        assert leases(self.rlmm, self.tp) == {0: True}
 
-    def test_a_lease_that_has_ended_and_a_copy_without_one_are_leased_again(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        ended, never = leased(rlmm, tp, lease_ms=SHORT_MS), leased(rlmm, tp, 10, lease_ms=None)
-        eventually(lambda: leases(rlmm, tp) == {0: False, 10: False}, deadline_ms=60_000)
-        assert renew(rlmm, ended, never) == [HOLDS, HOLDS]
-        assert leases(rlmm, tp) == {0: True, 10: True}
+    def test_a_lease_that_has_ended_and_a_copy_without_one_are_leased_again(self) -> None:
+        ended, never = (
+            leased(self.rlmm, self.tp, lease_ms=SHORT_MS),
+            leased(self.rlmm, self.tp, 10, lease_ms=None),
+        )
+        eventually(lambda: leases(self.rlmm, self.tp) == {0: False, 10: False}, deadline_ms=60_000)
+        assert renew(self.rlmm, ended, never) == [HOLDS, HOLDS]
+        assert leases(self.rlmm, self.tp) == {0: True, 10: True}
 
-    def test_a_renewal_is_no_event(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy = leased(rlmm, tp)
-        before = revision_of(rlmm, tp), list(all_events(rlmm, EventQuery(tp)))
-        renew(rlmm, copy)
-        renew(rlmm, copy, broker_id=OTHER_BROKER)
-        assert (revision_of(rlmm, tp), list(all_events(rlmm, EventQuery(tp)))) == before
+    def test_a_renewal_is_no_event(self) -> None:
+        copy = leased(self.rlmm, self.tp)
+        before = self.revision(), list(all_events(self.rlmm, EventQuery(self.tp)))
+        renew(self.rlmm, copy)
+        renew(self.rlmm, copy, broker_id=OTHER_BROKER)
+        assert (self.revision(), list(all_events(self.rlmm, EventQuery(self.tp)))) == before
 
-    def test_each_copy_has_its_outcome_and_a_refused_one_stops_no_other(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        other = TopicIdPartition(tp.topic_id, tp.topic, 7)
-        copies = [leased(rlmm, at, lease_ms=None) for at in (other, tp)]
+    def test_each_copy_has_its_outcome_and_a_refused_one_stops_no_other(self) -> None:
+        other = TopicIdPartition(self.tp.topic_id, self.tp.topic, 7)
+        copies = [leased(self.rlmm, at, lease_ms=None) for at in (other, self.tp)]
         ended = [
-            add(rlmm, segment(tp, 10, 19), FINISHED),
-            add(rlmm, segment(tp, 20, 29), DELETE_STARTED),
-            add(rlmm, segment(tp, 30, 39), DELETE_STARTED, DELETE_FINISHED),
+            self.add(self.segment(10, 19), FINISHED),
+            self.add(self.segment(20, 29), DELETE_STARTED),
+            self.add(self.segment(30, 39), DELETE_STARTED, DELETE_FINISHED),
         ]
-        elsewhere = segment(tp, 40, 49, broker_id=OTHER_BROKER)
-        rlmm.add_remote_log_segment_metadata(elsewhere)
-        unknown = segment(tp, 50, 59)
+        elsewhere = self.segment(40, 49, broker_id=OTHER_BROKER)
+        self.rlmm.add_remote_log_segment_metadata(elsewhere)
+        unknown = self.segment(50, 59)
         nowhere = segment(TopicIdPartition(uuid4(), "orders", 0), 0, 9)
-        renamed = segment(TopicIdPartition(tp.topic_id, "payments", 0), 0, 9)
+        renamed = segment(TopicIdPartition(self.tp.topic_id, "payments", 0), 0, 9)
         asked = [copies[0], *ended, elsewhere, unknown, nowhere, renamed, copies[1]]
-        assert renew(rlmm, *asked) == [
+        assert renew(self.rlmm, *asked) == [
             HOLDS,
             *[InvalidStateTransitionError] * 4,
             *[RemoteResourceNotFoundError] * 2,
             InvalidRequestError,
             HOLDS,
         ]
-        assert leases(rlmm, other) == {0: True}
-        assert {start for start, is_leased in leases(rlmm, tp).items() if is_leased} == {0}
+        assert leases(self.rlmm, other) == {0: True}
+        assert {start for start, is_leased in leases(self.rlmm, self.tp).items() if is_leased} == {
+            0
+        }
 
-    def test_the_reason_of_a_lost_lease_is_returned(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        copy, over = leased(rlmm, tp), add(rlmm, segment(tp, 10, 19), DELETE_STARTED)
+    def test_the_reason_of_a_lost_lease_is_returned(self) -> None:
+        copy, over = leased(self.rlmm, self.tp), self.add(self.segment(10, 19), DELETE_STARTED)
         ids = [each.remote_log_segment_id for each in (copy, over)]
-        outcomes = rlmm.renew_copy_leases(ids, LONG_MS, OTHER_BROKER)
+        outcomes = self.rlmm.renew_copy_leases(ids, LONG_MS, OTHER_BROKER)
         assert "is copied by broker 1, not 2" in str(outcomes[0])
         assert "is in DELETE_SEGMENT_STARTED: its copy has ended" in str(outcomes[1])
 
@@ -372,17 +335,12 @@ class CopyLeaseRenewals(RlmmContractPart):
         ],
     )
     def test_a_renewal_out_of_bounds_is_refused(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        lease_ms: int,
-        broker_id: int,
-        field: str,
+        self, lease_ms: int, broker_id: int, field: str
     ) -> None:
-        copy = leased(rlmm, tp, lease_ms=None)
+        copy = leased(self.rlmm, self.tp, lease_ms=None)
         with pytest.raises(InvalidRequestError, match=f"^{field}: "):
-            renew(rlmm, copy, lease_ms=lease_ms, broker_id=broker_id)
-        assert leases(rlmm, tp) == {0: False}
+            renew(self.rlmm, copy, lease_ms=lease_ms, broker_id=broker_id)
+        assert leases(self.rlmm, self.tp) == {0: False}
 
     @pytest.mark.parametrize(
         ("copies", "text"),
@@ -396,11 +354,7 @@ class CopyLeaseRenewals(RlmmContractPart):
         ],
     )
     def test_none_too_many_or_one_twice_are_refused(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        copies: Callable[[TopicIdPartition], list[RemoteLogSegmentMetadata]],
-        text: str,
+        self, copies: Callable[[TopicIdPartition], list[RemoteLogSegmentMetadata]], text: str
     ) -> None:
         with pytest.raises(InvalidRequestError, match=text):
-            renew(rlmm, *copies(tp))
+            renew(self.rlmm, *copies(self.tp))

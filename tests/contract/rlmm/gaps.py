@@ -28,14 +28,7 @@ from tests.contract.rlmm.segments import (
     PARTITION_FINISHED,
     PARTITION_STARTED,
     RlmmContractPart,
-    add,
-    finished,
-    id_at,
     id_of,
-    move,
-    put_deletion,
-    revision_of,
-    segment,
 )
 
 WRONG_EXPECTATIONS = [
@@ -69,41 +62,35 @@ def last_event(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Partitio
 
 
 class RecordedGaps(RlmmContractPart):
-    def test_a_gap_is_recorded_read_and_in_the_audit_trail(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 4)
+    def test_a_gap_is_recorded_read_and_in_the_audit_trail(self) -> None:
+        known(self.rlmm, self.tp, 4)
         why = MutationContext(reason="deleted early", rule_detail="d", broker_leader_epoch=4)
-        outcome = record(rlmm, tp, 10, 19, why)
+        outcome = record(self.rlmm, self.tp, 10, 19, why)
         assert outcome == MutationOutcome(True, 2)
-        state = rlmm.partition_state(tp)
+        state = self.rlmm.partition_state(self.tp)
         assert state.value.gaps == (OffsetGap(10, 19, LOST_BEFORE_COPY),)
-        assert state.revision == revision_of(rlmm, tp) == 2
-        event = last_event(rlmm, tp)
+        assert state.revision == self.revision() == 2
+        event = last_event(self.rlmm, self.tp)
         assert (event.revision, event.kind) == (2, "GAP")
         assert (event.from_state, event.to_state) == ("", "LOST_BEFORE_COPY 10-19")
         assert (event.broker_id, event.broker_leader_epoch) == (BROKER, 4)
         assert (event.reason, event.rule_detail) == ("deleted early", "d")
 
-    def test_gaps_are_listed_in_ascending_order(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
+    def test_gaps_are_listed_in_ascending_order(self) -> None:
+        known(self.rlmm, self.tp)
         for start in (40, 0, 20):
-            record(rlmm, tp, start, start + 4)
-        assert gaps(rlmm, tp) == [(0, 4), (20, 24), (40, 44)]
+            record(self.rlmm, self.tp, start, start + 4)
+        assert gaps(self.rlmm, self.tp) == [(0, 4), (20, 24), (40, 44)]
 
     @pytest.mark.parametrize(("start", "end"), [(10, 19), (10, 10), (19, 19), (12, 15)])
-    def test_a_range_within_a_recorded_one_is_a_repeat(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
-    ) -> None:
-        known(rlmm, tp)
-        first = record(rlmm, tp, 10, 19)
-        last = record(rlmm, tp, 30, 39)
-        assert record(rlmm, tp, start, end) == MutationOutcome(False, first.revision)
-        assert revision_of(rlmm, tp) == last.revision
-        assert gaps(rlmm, tp) == [(10, 19), (30, 39)]
-        events = list(all_events(rlmm, EventQuery(tp)))
+    def test_a_range_within_a_recorded_one_is_a_repeat(self, start: int, end: int) -> None:
+        known(self.rlmm, self.tp)
+        first = record(self.rlmm, self.tp, 10, 19)
+        last = record(self.rlmm, self.tp, 30, 39)
+        assert record(self.rlmm, self.tp, start, end) == MutationOutcome(False, first.revision)
+        assert self.revision() == last.revision
+        assert gaps(self.rlmm, self.tp) == [(10, 19), (30, 39)]
+        events = list(all_events(self.rlmm, EventQuery(self.tp)))
         assert [event.repeat_count for event in events] == [0, 1, 0]
 
     @pytest.mark.parametrize(
@@ -121,61 +108,48 @@ class RecordedGaps(RlmmContractPart):
         ],
     )
     def test_ranges_that_overlap_or_touch_become_one(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        start: int,
-        end: int,
-        expected: list[tuple[int, int]],
+        self, start: int, end: int, expected: list[tuple[int, int]]
     ) -> None:
-        known(rlmm, tp)
-        record(rlmm, tp, 10, 19)
-        record(rlmm, tp, 30, 39)
-        assert record(rlmm, tp, start, end).applied
-        assert gaps(rlmm, tp) == expected
-        assert last_event(rlmm, tp).to_state == f"LOST_BEFORE_COPY {start}-{end}"
+        known(self.rlmm, self.tp)
+        record(self.rlmm, self.tp, 10, 19)
+        record(self.rlmm, self.tp, 30, 39)
+        assert record(self.rlmm, self.tp, start, end).applied
+        assert gaps(self.rlmm, self.tp) == expected
+        assert last_event(self.rlmm, self.tp).to_state == f"LOST_BEFORE_COPY {start}-{end}"
 
-    def test_repeat_of_a_merged_gap_returns_the_revision_of_the_merged_gap(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
-        record(rlmm, tp, 10, 19)
-        whole = record(rlmm, tp, 20, 29)
-        assert record(rlmm, tp, 10, 19) == MutationOutcome(False, whole.revision)
+    def test_repeat_of_a_merged_gap_returns_the_revision_of_the_merged_gap(self) -> None:
+        known(self.rlmm, self.tp)
+        record(self.rlmm, self.tp, 10, 19)
+        whole = record(self.rlmm, self.tp, 20, 29)
+        assert record(self.rlmm, self.tp, 10, 19) == MutationOutcome(False, whole.revision)
 
-    def test_the_log_start_takes_gaps_along(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 9)
-        finished(rlmm, tp, 40, 49)
-        record(rlmm, tp, 10, 19)
-        record(rlmm, tp, 30, 39)
-        rlmm.raise_log_start_offset(tp, 19)
-        assert gaps(rlmm, tp) == [(19, 19), (30, 39)]
-        rlmm.raise_log_start_offset(tp, 35)
-        assert gaps(rlmm, tp) == [(35, 39)]
-        before = revision_of(rlmm, tp)
+    def test_the_log_start_takes_gaps_along(self) -> None:
+        self.finished(0, 9)
+        self.finished(40, 49)
+        record(self.rlmm, self.tp, 10, 19)
+        record(self.rlmm, self.tp, 30, 39)
+        self.rlmm.raise_log_start_offset(self.tp, 19)
+        assert gaps(self.rlmm, self.tp) == [(19, 19), (30, 39)]
+        self.rlmm.raise_log_start_offset(self.tp, 35)
+        assert gaps(self.rlmm, self.tp) == [(35, 39)]
+        before = self.revision()
         for start, end in ((0, 9), (10, 34), (10, 39), (35, 39)):
-            assert not record(rlmm, tp, start, end).applied
-        assert revision_of(rlmm, tp) == before
+            assert not record(self.rlmm, self.tp, start, end).applied
+        assert self.revision() == before
 
-    def test_gap_is_not_checked_below_the_log_start(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 9)
-        finished(rlmm, tp, 40, 49)
-        rlmm.raise_log_start_offset(tp, 20)
-        assert record(rlmm, tp, 5, 25).applied
-        assert gaps(rlmm, tp) == [(20, 25)]
+    def test_gap_is_not_checked_below_the_log_start(self) -> None:
+        self.finished(0, 9)
+        self.finished(40, 49)
+        self.rlmm.raise_log_start_offset(self.tp, 20)
+        assert record(self.rlmm, self.tp, 5, 25).applied
+        assert gaps(self.rlmm, self.tp) == [(20, 25)]
 
-    def test_the_answer_to_a_report_leaves_gaps_out(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
-        record(rlmm, tp, 10, 19)
+    def test_the_answer_to_a_report_leaves_gaps_out(self) -> None:
+        known(self.rlmm, self.tp)
+        record(self.rlmm, self.tp, 10, 19)
         for number in (1, 2):
-            assert taken(rlmm, report_of(tp, number)).gaps == ()
-        assert gaps(rlmm, tp) == [(10, 19)]
+            assert taken(self.rlmm, report_of(self.tp, number)).gaps == ()
+        assert gaps(self.rlmm, self.tp) == [(10, 19)]
 
     @pytest.mark.parametrize(
         ("start_of_epoch_5", "expected"),
@@ -189,163 +163,133 @@ class RecordedGaps(RlmmContractPart):
         ],
     )
     def test_offsets_written_again_by_a_later_leader_are_no_gap(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        start_of_epoch_5: int,
-        expected: list[tuple[int, int]],
+        self, start_of_epoch_5: int, expected: list[tuple[int, int]]
     ) -> None:
-        taken(rlmm, report_of(tp, lineage=lineage((0, 0), (3, 5))))
-        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=3))
-        record(rlmm, tp, 30, 39)  # of the partition's highest
+        taken(self.rlmm, report_of(self.tp, lineage=lineage((0, 0), (3, 5))))
+        record(self.rlmm, self.tp, 10, 19, MutationContext(broker_leader_epoch=3))
+        record(self.rlmm, self.tp, 30, 39)  # of the partition's highest
         history = lineage((0, 0), (3, 5), (5, start_of_epoch_5))
-        taken(rlmm, report_of(tp, leader_epoch=5, lineage=history))
-        assert gaps(rlmm, tp) == expected
+        taken(self.rlmm, report_of(self.tp, leader_epoch=5, lineage=history))
+        assert gaps(self.rlmm, self.tp) == expected
 
-    def test_a_gap_that_is_found_before_its_epoch_is_reported_stays(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp, lineage=lineage((0, 0))))
-        known(rlmm, tp, 5)
-        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=5))
-        taken(rlmm, report_of(tp, leader_epoch=5, lineage=lineage((0, 0), (5, 8))))
-        assert gaps(rlmm, tp) == [(10, 19)]
+    def test_a_gap_that_is_found_before_its_epoch_is_reported_stays(self) -> None:
+        taken(self.rlmm, report_of(self.tp, lineage=lineage((0, 0))))
+        known(self.rlmm, self.tp, 5)
+        record(self.rlmm, self.tp, 10, 19, MutationContext(broker_leader_epoch=5))
+        taken(self.rlmm, report_of(self.tp, leader_epoch=5, lineage=lineage((0, 0), (5, 8))))
+        assert gaps(self.rlmm, self.tp) == [(10, 19)]
 
-    def test_of_ranges_that_became_one_the_earliest_epoch_counts(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 3)
-        record(rlmm, tp, 20, 29, MutationContext(broker_leader_epoch=3))
-        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=5))
-        taken(rlmm, report_of(tp, leader_epoch=5, lineage=lineage((0, 0), (5, 15))))
-        assert gaps(rlmm, tp) == [(10, 14)]
+    def test_of_ranges_that_became_one_the_earliest_epoch_counts(self) -> None:
+        known(self.rlmm, self.tp, 3)
+        record(self.rlmm, self.tp, 20, 29, MutationContext(broker_leader_epoch=3))
+        record(self.rlmm, self.tp, 10, 19, MutationContext(broker_leader_epoch=5))
+        taken(self.rlmm, report_of(self.tp, leader_epoch=5, lineage=lineage((0, 0), (5, 15))))
+        assert gaps(self.rlmm, self.tp) == [(10, 14)]
 
-    def test_of_a_gap_of_no_known_epoch_nothing_is_dropped(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
-        record(rlmm, tp, 10, 19)
-        taken(rlmm, report_of(tp, leader_epoch=5, lineage=lineage((0, 0), (5, 15))))
-        assert gaps(rlmm, tp) == [(10, 19)]
+    def test_of_a_gap_of_no_known_epoch_nothing_is_dropped(self) -> None:
+        known(self.rlmm, self.tp)
+        record(self.rlmm, self.tp, 10, 19)
+        taken(self.rlmm, report_of(self.tp, leader_epoch=5, lineage=lineage((0, 0), (5, 15))))
+        assert gaps(self.rlmm, self.tp) == [(10, 19)]
 
-    def test_a_copy_may_still_finish_in_a_recorded_gap(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        under_way = add(rlmm, segment(tp, 10, 19))
-        record(rlmm, tp, 10, 19)
-        assert move(rlmm, under_way, FINISHED).applied
-        assert id_at(rlmm, tp, 0, 12) == id_of(under_way)
-        assert gaps(rlmm, tp) == [(10, 19)]
-        assert not record(rlmm, tp, 10, 19).applied
+    def test_a_copy_may_still_finish_in_a_recorded_gap(self) -> None:
+        under_way = self.add(self.segment(10, 19))
+        record(self.rlmm, self.tp, 10, 19)
+        assert self.move(under_way, FINISHED).applied
+        assert self.id_at(0, 12) == id_of(under_way)
+        assert gaps(self.rlmm, self.tp) == [(10, 19)]
+        assert not record(self.rlmm, self.tp, 10, 19).applied
 
-    def test_a_gap_hides_nothing_and_raises_nothing(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first, last = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 20, 29)
-        record(rlmm, tp, 10, 19)
-        assert [id_at(rlmm, tp, 0, offset) for offset in (9, 10, 19, 20)] == [
+    def test_a_gap_hides_nothing_and_raises_nothing(self) -> None:
+        first, last = self.finished(0, 9), self.finished(20, 29)
+        record(self.rlmm, self.tp, 10, 19)
+        assert [self.id_at(0, offset) for offset in (9, 10, 19, 20)] == [
             id_of(first),
             None,
             None,
             id_of(last),
         ]
-        assert rlmm.highest_offset_for_epoch(tp, 0).value == 29
-        assert rlmm.earliest_log_offset(tp).value == 0
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 29
+        assert self.rlmm.earliest_log_offset(self.tp).value == 0
 
 
 class GapRefusals(RlmmContractPart):
     @pytest.mark.parametrize(
         ("start", "end"), [(20, 29), (0, 20), (29, 40), (25, 25), (0, 60), (57, 58)]
     )
-    def test_offsets_of_a_finished_segment_cannot_be_a_gap(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
-    ) -> None:
-        finished(rlmm, tp, 20, 29)
+    def test_offsets_of_a_finished_segment_cannot_be_a_gap(self, start: int, end: int) -> None:
+        self.finished(20, 29)
         # Among others, so that one that begins far below has to be found.
-        finished(rlmm, tp, 45, 59, {3: 45})
-        finished(rlmm, tp, 50, 51, {4: 50})
-        before = revision_of(rlmm, tp)
+        self.finished(45, 59, {3: 45})
+        self.finished(50, 51, {4: 50})
+        before = self.revision()
         with pytest.raises(InvalidStateTransitionError, match=r"^gap: offsets .* holds \d+ to \d+"):
-            record(rlmm, tp, start, end)
-        assert (gaps(rlmm, tp), revision_of(rlmm, tp)) == ([], before)
+            record(self.rlmm, self.tp, start, end)
+        assert (gaps(self.rlmm, self.tp), self.revision()) == ([], before)
 
     @pytest.mark.parametrize(("start", "end"), [(0, 19), (30, 44), (60, 99)])
-    def test_offsets_beside_finished_segments_can_be_a_gap(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
-    ) -> None:
-        finished(rlmm, tp, 20, 29)
-        finished(rlmm, tp, 45, 59, {3: 45})
-        assert record(rlmm, tp, start, end).applied
+    def test_offsets_beside_finished_segments_can_be_a_gap(self, start: int, end: int) -> None:
+        self.finished(20, 29)
+        self.finished(45, 59, {3: 45})
+        assert record(self.rlmm, self.tp, start, end).applied
 
-    def test_offsets_deleted_from_the_tier_can_be_a_gap(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        going, gone = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)
-        move(rlmm, going, DELETE_STARTED)
-        move(rlmm, gone, DELETE_STARTED, DELETE_FINISHED)
-        assert record(rlmm, tp, 0, 19).applied
+    def test_offsets_deleted_from_the_tier_can_be_a_gap(self) -> None:
+        going, gone = self.finished(0, 9), self.finished(10, 19)
+        self.move(going, DELETE_STARTED)
+        self.move(gone, DELETE_STARTED, DELETE_FINISHED)
+        assert record(self.rlmm, self.tp, 0, 19).applied
 
-    def test_an_older_leader_may_not_record(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 7)
+    def test_an_older_leader_may_not_record(self) -> None:
+        known(self.rlmm, self.tp, 7)
         older, same = (MutationContext(broker_leader_epoch=epoch) for epoch in (6, 7))
         with pytest.raises(FencedLeaderEpochError):
-            record(rlmm, tp, 10, 19, older)
-        assert gaps(rlmm, tp) == []
-        assert record(rlmm, tp, 10, 19, same).applied
-        assert not record(rlmm, tp, 10, 19, older).applied
+            record(self.rlmm, self.tp, 10, 19, older)
+        assert gaps(self.rlmm, self.tp) == []
+        assert record(self.rlmm, self.tp, 10, 19, same).applied
+        assert not record(self.rlmm, self.tp, 10, 19, older).applied
 
-    def test_a_newer_leader_epoch_is_not_taken_from_it(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 7)
-        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=9))
-        add(rlmm, segment(tp, 0, 9, broker_leader_epoch=8))
+    def test_a_newer_leader_epoch_is_not_taken_from_it(self) -> None:
+        known(self.rlmm, self.tp, 7)
+        record(self.rlmm, self.tp, 10, 19, MutationContext(broker_leader_epoch=9))
+        self.add(self.segment(0, 9, broker_leader_epoch=8))
 
     @pytest.mark.parametrize("wrong", WRONG_EXPECTATIONS)
     def test_another_revision_than_the_expected_one_is_refused_and_a_repeat_is_not(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, wrong: MutationContext
+        self, wrong: MutationContext
     ) -> None:
-        known(rlmm, tp)
+        known(self.rlmm, self.tp)
         with pytest.raises(ConcurrentUpdateError):
-            record(rlmm, tp, 10, 19, wrong)
-        assert gaps(rlmm, tp) == []
+            record(self.rlmm, self.tp, 10, 19, wrong)
+        assert gaps(self.rlmm, self.tp) == []
         right = MutationContext(expected_revision=1, expected_config_revision=0)
-        assert record(rlmm, tp, 10, 19, right).applied
-        assert not record(rlmm, tp, 10, 19, wrong).applied
+        assert record(self.rlmm, self.tp, 10, 19, right).applied
+        assert not record(self.rlmm, self.tp, 10, 19, wrong).applied
 
-    def test_a_gap_that_is_recorded_by_the_same_request_again_is_answered_as_before(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
+    def test_a_gap_that_is_recorded_by_the_same_request_again_is_answered_as_before(self) -> None:
+        known(self.rlmm, self.tp)
         why = MutationContext(request_id="one")
-        first = record(rlmm, tp, 10, 19, why)
-        record(rlmm, tp, 20, 29)
-        assert record(rlmm, tp, 10, 19, why) == first
+        first = record(self.rlmm, self.tp, 10, 19, why)
+        record(self.rlmm, self.tp, 20, 29)
+        assert record(self.rlmm, self.tp, 10, 19, why) == first
         with pytest.raises(InvalidRequestError, match="request_id"):
-            record(rlmm, tp, 10, 18, why)
+            record(self.rlmm, self.tp, 10, 18, why)
         with pytest.raises(InvalidRequestError, match="request_id"):
-            rlmm.record_gap(tp, OffsetGap(10, 19), BROKER + 1, why)
+            self.rlmm.record_gap(self.tp, OffsetGap(10, 19), BROKER + 1, why)
 
-    def test_nothing_is_recorded_of_an_unknown_or_a_deleted_partition(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_nothing_is_recorded_of_an_unknown_or_a_deleted_partition(self) -> None:
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
-            record(rlmm, tp, 10, 19)
-        known(rlmm, tp)
-        record(rlmm, tp, 10, 19)
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
-        assert record(rlmm, tp, 30, 39).applied
-        put_deletion(rlmm, tp, PARTITION_FINISHED)
+            record(self.rlmm, self.tp, 10, 19)
+        known(self.rlmm, self.tp)
+        record(self.rlmm, self.tp, 10, 19)
+        self.put_deletion(MARKED, PARTITION_STARTED)
+        assert record(self.rlmm, self.tp, 30, 39).applied
+        self.put_deletion(PARTITION_FINISHED)
         for start in (10, 50):
             with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
-                record(rlmm, tp, start, start + 9)
+                record(self.rlmm, self.tp, start, start + 9)
 
-    def test_a_gap_is_returned_as_recorded(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
+    def test_a_gap_is_returned_as_recorded(self) -> None:
+        known(self.rlmm, self.tp)
         for gap, broker_id, message in (
             (
                 OffsetGap(0, 9, "HOLE"),
@@ -356,10 +300,10 @@ class GapRefusals(RlmmContractPart):
             (OffsetGap(0, 9), -2, "^broker_id: "),
         ):
             with pytest.raises(InvalidRequestError, match=message):
-                rlmm.record_gap(tp, gap, broker_id)
+                self.rlmm.record_gap(self.tp, gap, broker_id)
         with pytest.raises(InvalidRequestError, match=r"^context\.reason: must not contain NUL"):
-            record(rlmm, tp, 0, 9, MutationContext(reason="\0"))
-        renamed = TopicIdPartition(tp.topic_id, "payments", 0)
+            record(self.rlmm, self.tp, 0, 9, MutationContext(reason="\0"))
+        renamed = TopicIdPartition(self.tp.topic_id, "payments", 0)
         with pytest.raises(InvalidRequestError, match="topic: topic id"):
-            record(rlmm, renamed, 0, 9)
-        assert gaps(rlmm, tp) == []
+            record(self.rlmm, renamed, 0, 9)
+        assert gaps(self.rlmm, self.tp) == []

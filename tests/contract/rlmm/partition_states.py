@@ -27,11 +27,7 @@ from tests.contract.rlmm.segments import (
     PARTITION_FINISHED,
     PARTITION_STARTED,
     RlmmContractPart,
-    add,
-    finished,
     put_deletion,
-    revision_of,
-    segment,
 )
 
 
@@ -51,6 +47,7 @@ def report_of(tp: TopicIdPartition, number: int = 1, **fields: Any) -> Partition
         "last_stable_offset": 80,
         "only_local_bytes": 70,
         "copied_through_offset": 60,
+        "lag_bytes": 30,
         **fields,
     }
     return PartitionReport(tp, report_number=number, **values)
@@ -76,59 +73,47 @@ def taken(rlmm: RemoteLogMetadataManager, report: PartitionReport) -> PartitionS
 
 
 class Reports(RlmmContractPart):
-    def test_partition_without_a_report_has_an_empty_state(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 9)
-        found = rlmm.partition_state(tp)
-        assert found.revision == revision_of(rlmm, tp)
+    def test_partition_without_a_report_has_an_empty_state(self) -> None:
+        self.finished(0, 9)
+        found = self.rlmm.partition_state(self.tp)
+        assert found.revision == self.revision()
         assert found.value == PartitionState(read_at_ms=found.value.read_at_ms)
         assert found.value.read_at_ms > 0
         assert found.value.report_age_ms is None
 
-    def test_a_polled_log_is_shown_and_changes_nothing_else(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 9)
-        before = rlmm.partition_state(tp)
-        log = polled(tp)
-        assert rlmm.report_partition_state([], [log]) == []
-        found = rlmm.partition_state(tp)
+    def test_a_polled_log_is_shown_and_changes_nothing_else(self) -> None:
+        self.finished(0, 9)
+        before = self.rlmm.partition_state(self.tp)
+        log = polled(self.tp)
+        assert self.rlmm.report_partition_state([], [log]) == []
+        found = self.rlmm.partition_state(self.tp)
         assert (found.value.polled_log, found.revision) == (log, before.revision)
         assert (found.value.report, found.value.lineage) == (None, Lineage())
         assert found.value.highest_broker_leader_epoch == before.value.highest_broker_leader_epoch
         assert found.value.polled_at_ms is not None
         assert found.value.polled_at_ms <= found.value.read_at_ms
 
-    def test_a_polled_log_of_an_earlier_leader_is_ignored(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 9)
-        later = polled(tp, leader_epoch=4)
-        for log in (later, polled(tp)):
-            rlmm.report_partition_state([], [log])
-        assert rlmm.partition_state(tp).value.polled_log == later
+    def test_a_polled_log_of_an_earlier_leader_is_ignored(self) -> None:
+        self.finished(0, 9)
+        later = polled(self.tp, leader_epoch=4)
+        for log in (later, polled(self.tp)):
+            self.rlmm.report_partition_state([], [log])
+        assert self.rlmm.partition_state(self.tp).value.polled_log == later
 
-    def test_a_polled_log_makes_no_partition_known(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.report_partition_state([], [polled(tp)])
+    def test_a_polled_log_makes_no_partition_known(self) -> None:
+        self.rlmm.report_partition_state([], [polled(self.tp)])
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.partition_state(tp)
+            self.rlmm.partition_state(self.tp)
 
-    def test_too_many_polled_logs_are_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_too_many_polled_logs_are_refused(self) -> None:
         with pytest.raises(InvalidRequestError, match="polled_logs"):
-            rlmm.report_partition_state([], [polled(tp)] * (MAX_REPORTS + 1))
+            self.rlmm.report_partition_state([], [polled(self.tp)] * (MAX_REPORTS + 1))
 
-    def test_a_report_makes_the_partition_known_and_is_its_state(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        report = report_of(tp)
-        [answer] = rlmm.report_partition_state([report])
+    def test_a_report_makes_the_partition_known_and_is_its_state(self) -> None:
+        report = report_of(self.tp)
+        [answer] = self.rlmm.report_partition_state([report])
         assert not isinstance(answer, Exception)
-        found = rlmm.partition_state(tp)
+        found = self.rlmm.partition_state(self.tp)
         assert answer.revision == found.revision
         for state in (answer.value, found.value):
             assert (state.report, state.lineage) == (report, report.lineage)
@@ -137,40 +122,34 @@ class Reports(RlmmContractPart):
         assert found.value.report_age_ms is not None
         assert found.value.report_age_ms >= 0
 
-    def test_a_report_of_an_empty_partition_is_kept(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        report = PartitionReport(tp, -1, 0, 0, Lineage(), 0, 0, 0, 0, 0, NOTHING_COPIED)
-        assert taken(rlmm, report).lineage == Lineage()
-        assert rlmm.partition_state(tp).value.report == report
+    def test_a_report_of_an_empty_partition_is_kept(self) -> None:
+        report = PartitionReport(self.tp, -1, 0, 0, Lineage(), 0, 0, 0, 0, 0, NOTHING_COPIED)
+        assert taken(self.rlmm, report).lineage == Lineage()
+        assert self.rlmm.partition_state(self.tp).value.report == report
 
-    def test_a_later_report_replaces_the_earlier_one(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        later = report_of(tp, 7, broker_id=OTHER_BROKER, log_end_offset=200, high_watermark=150)
-        taken(rlmm, report_of(tp, 1))
-        taken(rlmm, later)
-        assert rlmm.partition_state(tp).value.report == later
+    def test_a_later_report_replaces_the_earlier_one(self) -> None:
+        later = report_of(
+            self.tp, 7, broker_id=OTHER_BROKER, log_end_offset=200, high_watermark=150
+        )
+        taken(self.rlmm, report_of(self.tp, 1))
+        taken(self.rlmm, later)
+        assert self.rlmm.partition_state(self.tp).value.report == later
 
-    def test_a_new_leader_epoch_begins_its_own_numbers(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp, 1_000))
-        first = report_of(tp, 0, leader_epoch=4)
-        taken(rlmm, first)
-        assert rlmm.partition_state(tp).value.report == first
+    def test_a_new_leader_epoch_begins_its_own_numbers(self) -> None:
+        taken(self.rlmm, report_of(self.tp, 1_000))
+        first = report_of(self.tp, 0, leader_epoch=4)
+        taken(self.rlmm, first)
+        assert self.rlmm.partition_state(self.tp).value.report == first
 
-    def test_the_same_report_again_is_seen_again(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first = taken(rlmm, report_of(tp))
-        before = revision_of(rlmm, tp)
-        again = taken(rlmm, report_of(tp))
+    def test_the_same_report_again_is_seen_again(self) -> None:
+        first = taken(self.rlmm, report_of(self.tp))
+        before = self.revision()
+        again = taken(self.rlmm, report_of(self.tp))
         assert (again.report, again.lineage) == (first.report, first.lineage)
         assert again.reported_at_ms is not None
         assert first.reported_at_ms is not None
         assert again.reported_at_ms >= first.reported_at_ms
-        assert revision_of(rlmm, tp) == before
+        assert self.revision() == before
 
     @pytest.mark.parametrize(
         "late",
@@ -184,79 +163,68 @@ class Reports(RlmmContractPart):
             {"number": 5, "last_stable_offset": 81},
             {"number": 5, "only_local_bytes": 71},
             {"number": 5, "copied_through_offset": 61},
+            {"number": 5, "lag_bytes": 31},
         ],
         ids=str,
     )
     def test_an_earlier_report_and_another_of_this_number_are_refused_with_the_number(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, late: dict[str, Any]
+        self, late: dict[str, Any]
     ) -> None:
-        stored = taken(rlmm, report_of(tp, 5))
+        stored = taken(self.rlmm, report_of(self.tp, 5))
         with pytest.raises(ConcurrentUpdateError, match=r"stored report 5\b"):
-            taken(rlmm, report_of(tp, **late))
-        found = rlmm.partition_state(tp).value
+            taken(self.rlmm, report_of(self.tp, **late))
+        found = self.rlmm.partition_state(self.tp).value
         assert (found.report, found.lineage) == (stored.report, stored.lineage)
         assert found.reported_at_ms == stored.reported_at_ms
 
-    def test_the_report_of_an_older_leader_is_fenced(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 4)], [], BROKER)
+    def test_the_report_of_an_older_leader_is_fenced(self) -> None:
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 4)], [], BROKER)
         with pytest.raises(FencedLeaderEpochError):
-            taken(rlmm, report_of(tp, 9))
-        taken(rlmm, report_of(tp, 1, leader_epoch=4))
+            taken(self.rlmm, report_of(self.tp, 9))
+        taken(self.rlmm, report_of(self.tp, 1, leader_epoch=4))
 
-    def test_a_report_fences_older_leaders(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp, leader_epoch=6))
+    def test_a_report_fences_older_leaders(self) -> None:
+        taken(self.rlmm, report_of(self.tp, leader_epoch=6))
         with pytest.raises(FencedLeaderEpochError):
-            add(rlmm, segment(tp, 0, 9, broker_leader_epoch=5))
+            self.add(self.segment(0, 9, broker_leader_epoch=5))
         with pytest.raises(FencedLeaderEpochError):
-            taken(rlmm, report_of(tp, 2, leader_epoch=5))
+            taken(self.rlmm, report_of(self.tp, 2, leader_epoch=5))
 
-    def test_only_a_new_lineage_or_epoch_raises_the_revision(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp, 1))
-        known = revision_of(rlmm, tp)
-        taken(rlmm, report_of(tp, 2, log_end_offset=500, only_local_bytes=1))
-        assert revision_of(rlmm, tp) == known
-        taken(rlmm, report_of(tp, 3, lineage=lineage((0, 0), (3, 45))))
-        grown = revision_of(rlmm, tp)
+    def test_only_a_new_lineage_or_epoch_raises_the_revision(self) -> None:
+        taken(self.rlmm, report_of(self.tp, 1))
+        known = self.revision()
+        taken(self.rlmm, report_of(self.tp, 2, log_end_offset=500, only_local_bytes=1))
+        assert self.revision() == known
+        taken(self.rlmm, report_of(self.tp, 3, lineage=lineage((0, 0), (3, 45))))
+        grown = self.revision()
         assert grown > known
-        taken(rlmm, report_of(tp, 1, lineage=lineage((3, 45)), leader_epoch=4))
-        assert revision_of(rlmm, tp) > grown
+        taken(self.rlmm, report_of(self.tp, 1, lineage=lineage((3, 45)), leader_epoch=4))
+        assert self.revision() > grown
 
-    def test_a_partition_being_deleted_is_still_reported(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
-        assert taken(rlmm, report_of(tp)).report == report_of(tp)
+    def test_a_partition_being_deleted_is_still_reported(self) -> None:
+        self.put_deletion(MARKED, PARTITION_STARTED)
+        assert taken(self.rlmm, report_of(self.tp)).report == report_of(self.tp)
 
-    def test_a_deleted_partition_stays_deleted(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp))
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+    def test_a_deleted_partition_stays_deleted(self) -> None:
+        taken(self.rlmm, report_of(self.tp))
+        self.put_deletion(MARKED, PARTITION_STARTED, PARTITION_FINISHED)
         with pytest.raises(InvalidStateTransitionError):
-            taken(rlmm, report_of(tp, 2))
+            taken(self.rlmm, report_of(self.tp, 2))
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.partition_state(tp)
+            self.rlmm.partition_state(self.tp)
 
-    def test_an_unknown_partition_has_no_state(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_an_unknown_partition_has_no_state(self) -> None:
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
-            rlmm.partition_state(tp)
+            self.rlmm.partition_state(self.tp)
 
-    def test_refused_report_does_not_stop_the_others(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        tps = [TopicIdPartition(tp.topic_id, tp.topic, partition) for partition in range(4)]
-        misnamed = TopicIdPartition(tp.topic_id, "invoices", 1)
-        put_deletion(rlmm, tps[2], MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+    def test_refused_report_does_not_stop_the_others(self) -> None:
+        tps = [
+            TopicIdPartition(self.tp.topic_id, self.tp.topic, partition) for partition in range(4)
+        ]
+        misnamed = TopicIdPartition(self.tp.topic_id, "invoices", 1)
+        put_deletion(self.rlmm, tps[2], MARKED, PARTITION_STARTED, PARTITION_FINISHED)
         reports = [report_of(each) for each in (tps[3], misnamed, tps[2], tps[0])]
-        outcomes = rlmm.report_partition_state([*reports, report_of(tps[3], 0)])
+        outcomes = self.rlmm.report_partition_state([*reports, report_of(tps[3], 0)])
         errors = [type(each) if isinstance(each, Exception) else None for each in outcomes]
         assert errors == [
             None,
@@ -266,16 +234,14 @@ class Reports(RlmmContractPart):
             ConcurrentUpdateError,
         ]
         for each in (tps[0], tps[3]):
-            assert rlmm.partition_state(each).value.report == report_of(each)
+            assert self.rlmm.partition_state(each).value.report == report_of(each)
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.partition_state(tps[1])
+            self.rlmm.partition_state(tps[1])
 
     @pytest.mark.parametrize("count", [0, MAX_REPORTS + 1])
-    def test_no_report_and_too_many_are_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, count: int
-    ) -> None:
+    def test_no_report_and_too_many_are_refused(self, count: int) -> None:
         with pytest.raises(InvalidRequestError, match=f"^reports.* are {count}"):
-            rlmm.report_partition_state([report_of(tp)] * count)
+            self.rlmm.report_partition_state([report_of(self.tp)] * count)
 
 
 class ReportedLineage(RlmmContractPart):
@@ -295,35 +261,29 @@ class ReportedLineage(RlmmContractPart):
     )
     def test_reported_lineage_is_merged_with_the_stored_one(
         self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
         stored: tuple[tuple[int, int], ...],
         reported: tuple[tuple[int, int], ...],
         expected: tuple[tuple[int, int], ...],
     ) -> None:
-        taken(rlmm, report_of(tp, 1, lineage=lineage(*stored)))
-        answered = taken(rlmm, report_of(tp, 2, lineage=lineage(*reported)))
-        found = rlmm.partition_state(tp).value
+        taken(self.rlmm, report_of(self.tp, 1, lineage=lineage(*stored)))
+        answered = taken(self.rlmm, report_of(self.tp, 2, lineage=lineage(*reported)))
+        found = self.rlmm.partition_state(self.tp).value
         assert answered.lineage == found.lineage == lineage(*expected)
         assert found.report is not None
         assert found.report.lineage == lineage(*reported)
 
-    def test_the_lineage_begins_at_the_log_start(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp, 1))
-        rlmm.raise_log_start_offset(tp, 45)
-        assert rlmm.partition_state(tp).value.lineage == lineage((0, 45), (3, 50))
-        rlmm.raise_log_start_offset(tp, 60)
-        before = revision_of(rlmm, tp)
+    def test_the_lineage_begins_at_the_log_start(self) -> None:
+        taken(self.rlmm, report_of(self.tp, 1))
+        self.rlmm.raise_log_start_offset(self.tp, 45)
+        assert self.rlmm.partition_state(self.tp).value.lineage == lineage((0, 45), (3, 50))
+        self.rlmm.raise_log_start_offset(self.tp, 60)
+        before = self.revision()
         # The broker still tells of what lies below.
-        state = taken(rlmm, report_of(tp, 2))
+        state = taken(self.rlmm, report_of(self.tp, 2))
         assert (state.lineage, state.log_start_offset) == (lineage((3, 60)), 60)
-        assert revision_of(rlmm, tp) == before
+        assert self.revision() == before
 
-    def test_the_first_report_is_cut_too(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 99)
-        rlmm.raise_log_start_offset(tp, 60)
-        assert taken(rlmm, report_of(tp)).lineage == lineage((3, 60))
+    def test_the_first_report_is_cut_too(self) -> None:
+        self.finished(0, 99)
+        self.rlmm.raise_log_start_offset(self.tp, 60)
+        assert taken(self.rlmm, report_of(self.tp)).lineage == lineage((3, 60))

@@ -32,16 +32,9 @@ from tests.contract.rlmm.segments import (
     PARTITION_FINISHED,
     PARTITION_STARTED,
     RlmmContractPart,
-    add,
-    finished,
-    id_at,
     id_of,
-    ids,
-    move,
-    put_deletion,
-    revision_of,
-    segment,
 )
+from tests.harness.holds import hold
 
 
 def summary_of(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> PartitionSummary:
@@ -52,147 +45,129 @@ def summary_of(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> Partitio
 
 
 class Undeletion(RlmmContractPart):
-    def test_undelete_restores_all_segments_of_a_marked_partition(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first = finished(rlmm, tp, 0, 9)
-        second = finished(rlmm, tp, 10, 19, {1: 10})
-        third = finished(rlmm, tp, 20, 29, {1: 20}, txn_idx_empty=True)
-        under_way, going = add(rlmm, segment(tp, 30, 39, {1: 30})), finished(rlmm, tp, 40, 49)
-        record(rlmm, tp, 60, 69)
-        rlmm.raise_log_start_offset(tp, 5)
-        put_deletion(rlmm, tp, MARKED)
-        move(rlmm, under_way, FINISHED)
-        move(rlmm, going, DELETE_STARTED)
-        before = revision_of(rlmm, tp)
-        assert rlmm.undelete_partition(tp) == MutationOutcome(True, before + 1)
-        found = [id_at(rlmm, tp, 0, 9), *(id_at(rlmm, tp, 1, at) for at in (10, 25, 39))]
+    def test_undelete_restores_all_segments_of_a_marked_partition(self) -> None:
+        first = self.finished(0, 9)
+        second = self.finished(10, 19, {1: 10})
+        third = self.finished(20, 29, {1: 20}, txn_idx_empty=True)
+        under_way, going = self.add(self.segment(30, 39, {1: 30})), self.finished(40, 49)
+        record(self.rlmm, self.tp, 60, 69)
+        self.rlmm.raise_log_start_offset(self.tp, 5)
+        self.put_deletion(MARKED)
+        self.move(under_way, FINISHED)
+        self.move(going, DELETE_STARTED)
+        before = self.revision()
+        assert self.rlmm.undelete_partition(self.tp) == MutationOutcome(True, before + 1)
+        found = [self.id_at(0, 9), *(self.id_at(1, at) for at in (10, 25, 39))]
         assert found == [id_of(first), id_of(second), id_of(third), id_of(under_way)]
-        assert id_at(rlmm, tp, 0, 45) is None
-        highest = [rlmm.highest_offset_for_epoch(tp, epoch).value for epoch in (0, 1)]
+        assert self.id_at(0, 45) is None
+        highest = [self.rlmm.highest_offset_for_epoch(self.tp, epoch).value for epoch in (0, 1)]
         assert highest == [49, 39]
-        assert rlmm.earliest_log_offset(tp).value == 5
-        assert rlmm.partition_state(tp).value.log_start_offset == 5
-        assert gaps(rlmm, tp) == [(60, 69)]
-        assert len(ids(rlmm, tp)) == 5
-        last = finished(rlmm, tp, 50, 59, {1: 50})
-        assert id_at(rlmm, tp, 1, 50) == id_of(last)
+        assert self.rlmm.earliest_log_offset(self.tp).value == 5
+        assert self.rlmm.partition_state(self.tp).value.log_start_offset == 5
+        assert gaps(self.rlmm, self.tp) == [(60, 69)]
+        assert len(self.ids()) == 5
+        last = self.finished(50, 59, {1: 50})
+        assert self.id_at(1, 50) == id_of(last)
 
-    def test_a_search_for_a_transaction_index_is_right_after_it(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_search_for_a_transaction_index_is_right_after_it(self) -> None:
         for start in (0, 10, 20, 40):
-            finished(rlmm, tp, start, start + 9, txn_idx_empty=True)
-        under_way = add(rlmm, segment(tp, 30, 39, txn_idx_empty=True))
-        put_deletion(rlmm, tp, MARKED)
-        move(rlmm, under_way, FINISHED)
-        rlmm.undelete_partition(tp)
-        last = finished(rlmm, tp, 50, 59, txn_idx_empty=False)
-        answer = rlmm.next_segment_with_txn_index(tp, 0, 0).value
+            self.finished(start, start + 9, txn_idx_empty=True)
+        under_way = self.add(self.segment(30, 39, txn_idx_empty=True))
+        self.put_deletion(MARKED)
+        self.move(under_way, FINISHED)
+        self.rlmm.undelete_partition(self.tp)
+        last = self.finished(50, 59, txn_idx_empty=False)
+        answer = self.rlmm.next_segment_with_txn_index(self.tp, 0, 0).value
         assert answer is not None
         assert id_of(answer) == id_of(last)
 
-    def test_it_is_listed_as_one_that_is_not_being_deleted_and_is_in_the_audit_trail(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED)
-        marked = summary_of(rlmm, tp)
+    def test_it_is_listed_as_one_that_is_not_being_deleted_and_is_in_the_audit_trail(self) -> None:
+        self.put_deletion(MARKED)
+        marked = summary_of(self.rlmm, self.tp)
         assert (marked.delete_state, marked.marked_at_ms is None) == (MARKED, False)
         why = MutationContext(reason="a wrong name was deleted")
-        outcome = rlmm.undelete_partition(tp, why)
-        listed = summary_of(rlmm, tp)
+        outcome = self.rlmm.undelete_partition(self.tp, why)
+        listed = summary_of(self.rlmm, self.tp)
         assert (listed.delete_state, listed.marked_at_ms) == (None, None)
         assert listed.revision == outcome.revision
-        marks = all_partitions(rlmm, topic=tp.topic, delete_states=[MARKED])
-        assert tp not in [each.topic_id_partition for each in marks]
-        event = last_event(rlmm, tp)
+        marks = all_partitions(self.rlmm, topic=self.tp.topic, delete_states=[MARKED])
+        assert self.tp not in [each.topic_id_partition for each in marks]
+        event = last_event(self.rlmm, self.tp)
         assert (event.revision, event.kind) == (outcome.revision, "PARTITION_DELETE")
         assert (event.from_state, event.to_state) == ("DELETE_PARTITION_MARKED", "")
         assert event.reason == "a wrong name was deleted"
 
-    def test_a_partition_that_is_not_being_deleted_is_a_repeat(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, tp, 0, 9)
-        before = revision_of(rlmm, tp)
+    def test_a_partition_that_is_not_being_deleted_is_a_repeat(self) -> None:
+        self.finished(0, 9)
+        before = self.revision()
         wrong = MutationContext(expected_revision=before + 9)
-        assert rlmm.undelete_partition(tp, wrong) == MutationOutcome(False, before)
-        put_deletion(rlmm, tp, MARKED)
-        taken_back = rlmm.undelete_partition(tp)
-        assert rlmm.undelete_partition(tp) == MutationOutcome(False, taken_back.revision)
-        assert revision_of(rlmm, tp) == taken_back.revision
-        assert {event.repeat_count for event in all_events(rlmm, EventQuery(tp))} == {0}
+        assert self.rlmm.undelete_partition(self.tp, wrong) == MutationOutcome(False, before)
+        self.put_deletion(MARKED)
+        taken_back = self.rlmm.undelete_partition(self.tp)
+        assert self.rlmm.undelete_partition(self.tp) == MutationOutcome(False, taken_back.revision)
+        assert self.revision() == taken_back.revision
+        assert {event.repeat_count for event in all_events(self.rlmm, EventQuery(self.tp))} == {0}
 
-    def test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED)
-        rlmm.undelete_partition(tp)
+    def test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark(self) -> None:
+        self.put_deletion(MARKED)
+        self.rlmm.undelete_partition(self.tp)
         with pytest.raises(InvalidStateTransitionError):
-            put_deletion(rlmm, tp, PARTITION_STARTED)
-        again = put_deletion(rlmm, tp, MARKED)
+            self.put_deletion(PARTITION_STARTED)
+        again = self.put_deletion(MARKED)
         assert again.applied
-        assert put_deletion(rlmm, tp, MARKED) == MutationOutcome(False, again.revision)
-        assert put_deletion(rlmm, tp, PARTITION_STARTED).applied
-        assert put_deletion(rlmm, tp, MARKED) == MutationOutcome(False, again.revision)
+        assert self.put_deletion(MARKED) == MutationOutcome(False, again.revision)
+        assert self.put_deletion(PARTITION_STARTED).applied
+        assert self.put_deletion(MARKED) == MutationOutcome(False, again.revision)
 
-    def test_undelete_is_refused_after_the_removal_has_begun(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_undelete_is_refused_after_the_removal_has_begun(self) -> None:
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
-            rlmm.undelete_partition(tp)
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
-        before = revision_of(rlmm, tp)
+            self.rlmm.undelete_partition(self.tp)
+        self.put_deletion(MARKED, PARTITION_STARTED)
+        before = self.revision()
         with pytest.raises(InvalidStateTransitionError, match="DELETE_PARTITION_STARTED"):
-            rlmm.undelete_partition(tp)
-        assert revision_of(rlmm, tp) == before
-        put_deletion(rlmm, tp, PARTITION_FINISHED)
+            self.rlmm.undelete_partition(self.tp)
+        assert self.revision() == before
+        self.put_deletion(PARTITION_FINISHED)
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
-            rlmm.undelete_partition(tp)
+            self.rlmm.undelete_partition(self.tp)
 
     @pytest.mark.parametrize("wrong", WRONG_EXPECTATIONS)
-    def test_an_undeletion_may_expect_a_revision(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, wrong: MutationContext
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED)
+    def test_an_undeletion_may_expect_a_revision(self, wrong: MutationContext) -> None:
+        self.put_deletion(MARKED)
         with pytest.raises(ConcurrentUpdateError):
-            rlmm.undelete_partition(tp, wrong)
-        assert summary_of(rlmm, tp).delete_state is MARKED
+            self.rlmm.undelete_partition(self.tp, wrong)
+        assert summary_of(self.rlmm, self.tp).delete_state is MARKED
         right = MutationContext(expected_revision=1, expected_config_revision=0)
-        assert rlmm.undelete_partition(tp, right).applied
+        assert self.rlmm.undelete_partition(self.tp, right).applied
 
-    def test_neither_a_fence_nor_a_hold_stops_it(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 7)
-        put_deletion(rlmm, tp, MARKED)
-        rlmm.put_topic_config(tp.topic_id, {"sediment.hold": "true"})
-        assert rlmm.undelete_partition(tp, MutationContext(broker_leader_epoch=1)).applied
+    def test_neither_a_fence_nor_a_hold_stops_it(self) -> None:
+        known(self.rlmm, self.tp, 7)
+        self.put_deletion(MARKED)
+        hold(self.rlmm, self.tp)
+        assert self.rlmm.undelete_partition(self.tp, MutationContext(broker_leader_epoch=1)).applied
 
-    def test_the_same_request_again_takes_no_later_mark_back(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED)
+    def test_the_same_request_again_takes_no_later_mark_back(self) -> None:
+        self.put_deletion(MARKED)
         why = MutationContext(request_id="one")
-        first = rlmm.undelete_partition(tp, why)
-        put_deletion(rlmm, tp, MARKED)
-        assert rlmm.undelete_partition(tp, why) == first
-        assert summary_of(rlmm, tp).delete_state is MARKED
+        first = self.rlmm.undelete_partition(self.tp, why)
+        self.put_deletion(MARKED)
+        assert self.rlmm.undelete_partition(self.tp, why) == first
+        assert summary_of(self.rlmm, self.tp).delete_state is MARKED
         with pytest.raises(InvalidRequestError, match="request_id"):
-            rlmm.undelete_partition(tp, MutationContext(request_id="one", reason="another"))
+            self.rlmm.undelete_partition(
+                self.tp, MutationContext(request_id="one", reason="another")
+            )
         with pytest.raises(InvalidRequestError, match="request_id"):
-            rlmm.reset_leader_epoch(tp, 3, why)
+            self.rlmm.reset_leader_epoch(self.tp, 3, why)
 
-    def test_an_undeletion_is_asked_for_rightly(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED)
+    def test_an_undeletion_is_asked_for_rightly(self) -> None:
+        self.put_deletion(MARKED)
         with pytest.raises(InvalidRequestError, match="topic: topic id"):
-            rlmm.undelete_partition(TopicIdPartition(tp.topic_id, "payments", 0))
+            self.rlmm.undelete_partition(TopicIdPartition(self.tp.topic_id, "payments", 0))
         with pytest.raises(
             InvalidRequestError, match=r"^context\.request_id: must not contain NUL"
         ):
-            rlmm.undelete_partition(tp, MutationContext(request_id="\0"))
+            self.rlmm.undelete_partition(self.tp, MutationContext(request_id="\0"))
 
 
 class LeaderEpochResets(RlmmContractPart):
@@ -201,17 +176,13 @@ class LeaderEpochResets(RlmmContractPart):
         [(900, 5), (5, 900), (900, None), (None, 5), (900, 0), (5, INT32_MAX)],
     )
     def test_it_is_set_higher_or_lower_and_is_in_the_audit_trail(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        old: int | None,
-        new: int | None,
+        self, old: int | None, new: int | None
     ) -> None:
-        known(rlmm, tp, old)
+        known(self.rlmm, self.tp, old)
         why = MutationContext(reason="a wrong epoch", broker_leader_epoch=1)
-        outcome = rlmm.reset_leader_epoch(tp, new, why)
+        outcome = self.rlmm.reset_leader_epoch(self.tp, new, why)
         assert outcome == MutationOutcome(True, 2)
-        event = last_event(rlmm, tp)
+        event = last_event(self.rlmm, self.tp)
         assert (event.revision, event.kind) == (2, "LEADER_EPOCH_RESET")
         reported = ["" if epoch is None else str(epoch) for epoch in (old, new)]
         assert [event.from_state, event.to_state] == reported
@@ -219,160 +190,136 @@ class LeaderEpochResets(RlmmContractPart):
         assert event.reason == "a wrong epoch"
         if new:
             with pytest.raises(FencedLeaderEpochError):
-                add(rlmm, segment(tp, 0, 9, broker_leader_epoch=new - 1))
-        add(rlmm, segment(tp, 0, 9, broker_leader_epoch=new or 0))
+                self.add(self.segment(0, 9, broker_leader_epoch=new - 1))
+        self.add(self.segment(0, 9, broker_leader_epoch=new or 0))
 
-    def test_the_epoch_that_it_has_is_a_repeat(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
-        assert rlmm.reset_leader_epoch(tp, None) == MutationOutcome(False, 1)
-        known(rlmm, tp, 7)
+    def test_the_epoch_that_it_has_is_a_repeat(self) -> None:
+        known(self.rlmm, self.tp)
+        assert self.rlmm.reset_leader_epoch(self.tp, None) == MutationOutcome(False, 1)
+        known(self.rlmm, self.tp, 7)
         wrong = MutationContext(expected_revision=9)
-        assert rlmm.reset_leader_epoch(tp, 7, wrong) == MutationOutcome(False, 2)
-        assert revision_of(rlmm, tp) == 2
+        assert self.rlmm.reset_leader_epoch(self.tp, 7, wrong) == MutationOutcome(False, 2)
+        assert self.revision() == 2
 
-    def test_the_right_leader_reports_again_and_the_wrong_report_is_gone(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_the_right_leader_reports_again_and_the_wrong_report_is_gone(self) -> None:
         history = lineage((0, 0), (3, 50))
-        taken(rlmm, report_of(tp, 1))
+        taken(self.rlmm, report_of(self.tp, 1))
         wrong = report_of(
-            tp, 50, leader_epoch=900, lineage=lineage((0, 0), (900, 60)), high_watermark=99
+            self.tp, 50, leader_epoch=900, lineage=lineage((0, 0), (900, 60)), high_watermark=99
         )
-        taken(rlmm, wrong)
+        taken(self.rlmm, wrong)
         with pytest.raises(FencedLeaderEpochError):
-            taken(rlmm, report_of(tp, 2))
-        rlmm.reset_leader_epoch(tp, 3)
-        overruled = rlmm.partition_state(tp).value
+            taken(self.rlmm, report_of(self.tp, 2))
+        self.rlmm.reset_leader_epoch(self.tp, 3)
+        overruled = self.rlmm.partition_state(self.tp).value
         assert (overruled.report, overruled.reported_at_ms) == (None, None)
         assert overruled.lineage == wrong.lineage
         with pytest.raises(InvalidRangeError):
-            rlmm.raise_log_start_offset(tp, 95)
-        assert taken(rlmm, report_of(tp, 2)).report == report_of(tp, 2)
-        found = rlmm.partition_state(tp).value
-        assert (found.report, found.lineage) == (report_of(tp, 2), history)
+            self.rlmm.raise_log_start_offset(self.tp, 95)
+        assert taken(self.rlmm, report_of(self.tp, 2)).report == report_of(self.tp, 2)
+        found = self.rlmm.partition_state(self.tp).value
+        assert (found.report, found.lineage) == (report_of(self.tp, 2), history)
         with pytest.raises(ConcurrentUpdateError, match=r"stored report 2\b"):
-            taken(rlmm, report_of(tp, 1))
+            taken(self.rlmm, report_of(self.tp, 1))
 
     @pytest.mark.parametrize("reset_to", [3, None])
     @pytest.mark.parametrize("rises_to", [900, 901])
     def test_an_overruled_report_stays_so_when_the_epoch_rises_again(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        reset_to: int | None,
-        rises_to: int,
+        self, reset_to: int | None, rises_to: int
     ) -> None:
         history = lineage((0, 0), (900, 60))
-        taken(rlmm, report_of(tp, 50, leader_epoch=900, lineage=history, high_watermark=99))
-        rlmm.reset_leader_epoch(tp, reset_to)
-        known(rlmm, tp, rises_to)
-        found = rlmm.partition_state(tp).value
+        taken(
+            self.rlmm, report_of(self.tp, 50, leader_epoch=900, lineage=history, high_watermark=99)
+        )
+        self.rlmm.reset_leader_epoch(self.tp, reset_to)
+        known(self.rlmm, self.tp, rises_to)
+        found = self.rlmm.partition_state(self.tp).value
         assert (found.report, found.reported_at_ms) == (None, None)
         assert found.lineage == history
         with pytest.raises(InvalidRangeError):
-            rlmm.raise_log_start_offset(tp, 95)
-        first = report_of(tp, 1, leader_epoch=901, lineage=history)
-        assert taken(rlmm, first).report == first
-        assert rlmm.partition_state(tp).value.report == first
+            self.rlmm.raise_log_start_offset(self.tp, 95)
+        first = report_of(self.tp, 1, leader_epoch=901, lineage=history)
+        assert taken(self.rlmm, first).report == first
+        assert self.rlmm.partition_state(self.tp).value.report == first
 
-    def test_the_highest_epoch_is_returned(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp)
-        reported = [rlmm.partition_state(tp).value.highest_broker_leader_epoch]
-        known(rlmm, tp, 9)
-        reported.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
-        rlmm.reset_leader_epoch(tp, 3)
-        reported.append(taken(rlmm, report_of(tp)).highest_broker_leader_epoch)
-        reported.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
+    def test_the_highest_epoch_is_returned(self) -> None:
+        known(self.rlmm, self.tp)
+        reported = [self.rlmm.partition_state(self.tp).value.highest_broker_leader_epoch]
+        known(self.rlmm, self.tp, 9)
+        reported.append(self.rlmm.partition_state(self.tp).value.highest_broker_leader_epoch)
+        self.rlmm.reset_leader_epoch(self.tp, 3)
+        reported.append(taken(self.rlmm, report_of(self.tp)).highest_broker_leader_epoch)
+        reported.append(self.rlmm.partition_state(self.tp).value.highest_broker_leader_epoch)
         assert reported == [None, 9, 3, 3]
 
-    def test_after_no_epoch_is_known_any_report_is_taken(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp, 50))
-        rlmm.reset_leader_epoch(tp, None)
-        assert rlmm.partition_state(tp).value.report is None
-        first = report_of(tp, 0, leader_epoch=0, lineage=lineage((0, 0)))
-        assert taken(rlmm, first).report == first
+    def test_after_no_epoch_is_known_any_report_is_taken(self) -> None:
+        taken(self.rlmm, report_of(self.tp, 50))
+        self.rlmm.reset_leader_epoch(self.tp, None)
+        assert self.rlmm.partition_state(self.tp).value.report is None
+        first = report_of(self.tp, 0, leader_epoch=0, lineage=lineage((0, 0)))
+        assert taken(self.rlmm, first).report == first
 
-    def test_a_report_of_an_epoch_that_is_not_above_stays(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        taken(rlmm, report_of(tp, 5))
-        rlmm.reset_leader_epoch(tp, 9)
-        assert rlmm.partition_state(tp).value.report == report_of(tp, 5)
-        rlmm.reset_leader_epoch(tp, 3)
+    def test_a_report_of_an_epoch_that_is_not_above_stays(self) -> None:
+        taken(self.rlmm, report_of(self.tp, 5))
+        self.rlmm.reset_leader_epoch(self.tp, 9)
+        assert self.rlmm.partition_state(self.tp).value.report == report_of(self.tp, 5)
+        self.rlmm.reset_leader_epoch(self.tp, 3)
         with pytest.raises(ConcurrentUpdateError, match=r"stored report 5\b"):
-            taken(rlmm, report_of(tp, 4))
+            taken(self.rlmm, report_of(self.tp, 4))
 
-    def test_reset_of_the_epoch_keeps_copied_segments(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = finished(rlmm, tp, 0, 9, broker_leader_epoch=900)
-        rlmm.reset_leader_epoch(tp, 5)
-        assert id_at(rlmm, tp, 0, 5) == id_of(only)
-        assert rlmm.highest_offset_for_epoch(tp, 0).value == 9
+    def test_reset_of_the_epoch_keeps_copied_segments(self) -> None:
+        only = self.finished(0, 9, broker_leader_epoch=900)
+        self.rlmm.reset_leader_epoch(self.tp, 5)
+        assert self.id_at(0, 5) == id_of(only)
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 9
 
-    def test_there_is_nothing_to_reset_if_nothing_is_known(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_there_is_nothing_to_reset_if_nothing_is_known(self) -> None:
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
-            rlmm.reset_leader_epoch(tp, 5)
-        known(rlmm, tp, 9)
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
-        assert rlmm.reset_leader_epoch(tp, 5).applied
-        put_deletion(rlmm, tp, PARTITION_FINISHED)
+            self.rlmm.reset_leader_epoch(self.tp, 5)
+        known(self.rlmm, self.tp, 9)
+        self.put_deletion(MARKED, PARTITION_STARTED)
+        assert self.rlmm.reset_leader_epoch(self.tp, 5).applied
+        self.put_deletion(PARTITION_FINISHED)
         for epoch in (5, 6):
             with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
-                rlmm.reset_leader_epoch(tp, epoch)
+                self.rlmm.reset_leader_epoch(self.tp, epoch)
 
     @pytest.mark.parametrize("wrong", WRONG_EXPECTATIONS)
-    def test_a_reset_may_expect_a_revision(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, wrong: MutationContext
-    ) -> None:
-        known(rlmm, tp, 9)
+    def test_a_reset_may_expect_a_revision(self, wrong: MutationContext) -> None:
+        known(self.rlmm, self.tp, 9)
         with pytest.raises(ConcurrentUpdateError):
-            rlmm.reset_leader_epoch(tp, 5, wrong)
+            self.rlmm.reset_leader_epoch(self.tp, 5, wrong)
         with pytest.raises(FencedLeaderEpochError):
-            add(rlmm, segment(tp, 0, 9, broker_leader_epoch=8))
+            self.add(self.segment(0, 9, broker_leader_epoch=8))
         right = MutationContext(expected_revision=1, expected_config_revision=0)
-        assert rlmm.reset_leader_epoch(tp, 5, right).applied
+        assert self.rlmm.reset_leader_epoch(self.tp, 5, right).applied
 
-    def test_the_same_request_again_resets_nothing_twice(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 9)
+    def test_the_same_request_again_resets_nothing_twice(self) -> None:
+        known(self.rlmm, self.tp, 9)
         why = MutationContext(request_id="one")
-        first = rlmm.reset_leader_epoch(tp, 5, why)
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 8)], [], BROKER)
-        assert rlmm.reset_leader_epoch(tp, 5, why) == first
+        first = self.rlmm.reset_leader_epoch(self.tp, 5, why)
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 8)], [], BROKER)
+        assert self.rlmm.reset_leader_epoch(self.tp, 5, why) == first
         with pytest.raises(FencedLeaderEpochError):
-            add(rlmm, segment(tp, 0, 9, broker_leader_epoch=7))
+            self.add(self.segment(0, 9, broker_leader_epoch=7))
         for other in (4, None):
             with pytest.raises(InvalidRequestError, match="request_id"):
-                rlmm.reset_leader_epoch(tp, other, why)
+                self.rlmm.reset_leader_epoch(self.tp, other, why)
 
-    def test_a_reset_is_asked_for_rightly(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 9)
+    def test_a_reset_is_asked_for_rightly(self) -> None:
+        known(self.rlmm, self.tp, 9)
         with pytest.raises(InvalidRequestError, match="leader_epoch: must be 0"):
-            rlmm.reset_leader_epoch(tp, -1)
+            self.rlmm.reset_leader_epoch(self.tp, -1)
         with pytest.raises(InvalidRequestError, match="topic: topic id"):
-            rlmm.reset_leader_epoch(TopicIdPartition(tp.topic_id, "payments", 0), 5)
-        assert revision_of(rlmm, tp) == 1
+            self.rlmm.reset_leader_epoch(TopicIdPartition(self.tp.topic_id, "payments", 0), 5)
+        assert self.revision() == 1
 
-    def test_segments_go_and_come_as_before_a_reset(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        known(rlmm, tp, 9)
-        only = finished(rlmm, tp, 0, 9)
+    def test_segments_go_and_come_as_before_a_reset(self) -> None:
+        known(self.rlmm, self.tp, 9)
+        only = self.finished(0, 9)
         with pytest.raises(FencedLeaderEpochError):
-            move(rlmm, only, DELETE_STARTED, context=MutationContext(broker_leader_epoch=5))
-        rlmm.reset_leader_epoch(tp, 5)
-        move(rlmm, only, DELETE_STARTED, context=MutationContext(broker_leader_epoch=5))
-        move(rlmm, only, DELETE_FINISHED)
-        assert ids(rlmm, tp) == []
+            self.move(only, DELETE_STARTED, context=MutationContext(broker_leader_epoch=5))
+        self.rlmm.reset_leader_epoch(self.tp, 5)
+        self.move(only, DELETE_STARTED, context=MutationContext(broker_leader_epoch=5))
+        self.move(only, DELETE_FINISHED)
+        assert self.ids() == []

@@ -22,10 +22,8 @@ from tests.contract.rlmm.segments import (
     PARTITION_STARTED,
     STARTED,
     RlmmContractPart,
-    add,
     finished,
     id_of,
-    move,
     put_deletion,
     revision_of,
     segment,
@@ -65,11 +63,9 @@ class Scans(RlmmContractPart):
         """Return a partition of the test's own topic, to which scans are limited."""
         return TopicIdPartition(uuid4(), f"scan-{uuid4().hex}", 0)
 
-    def test_a_batch_has_the_columns_of_the_contract(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
-        finished(rlmm, scan_tp, 0, 9)
-        [batch] = rlmm.scan_remote_log_segments(SegmentScan(topic=scan_tp.topic))
+    def test_a_batch_has_the_columns_of_the_contract(self, scan_tp: TopicIdPartition) -> None:
+        finished(self.rlmm, scan_tp, 0, 9)
+        [batch] = self.rlmm.scan_remote_log_segments(SegmentScan(topic=scan_tp.topic))
         schema = pa.ipc.open_stream(batch.arrow_ipc).schema
         types = [str(field.type).replace("item: ", "") for field in schema]
         assert list(zip(schema.names, types, strict=True)) == list(SCAN_COLUMNS)
@@ -77,19 +73,19 @@ class Scans(RlmmContractPart):
         assert batch.began_at_ms > 0
 
     def test_a_row_says_all_of_a_segment_and_of_its_partition(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
+        self, scan_tp: TopicIdPartition
     ) -> None:
         only = segment(scan_tp, 5, 20, {3: 2, 4: 10}, broker_leader_epoch=4, txn_idx_empty=True)
-        add(rlmm, only)
-        move(rlmm, only, FINISHED, custom_metadata=b"\x00\xff")
-        move(rlmm, only, DELETE_STARTED, context=MutationContext(plan_id="sweep-1"))
-        put_deletion(rlmm, scan_tp, MARKED)
-        assert scanned(rlmm, SegmentScan(topic=scan_tp.topic)) == [
+        self.add(only)
+        self.move(only, FINISHED, custom_metadata=b"\x00\xff")
+        self.move(only, DELETE_STARTED, context=MutationContext(plan_id="sweep-1"))
+        put_deletion(self.rlmm, scan_tp, MARKED)
+        assert scanned(self.rlmm, SegmentScan(topic=scan_tp.topic)) == [
             {
                 "topic_id": str(scan_tp.topic_id),
                 "topic": scan_tp.topic,
                 "partition": 0,
-                "revision": revision_of(rlmm, scan_tp),
+                "revision": revision_of(self.rlmm, scan_tp),
                 "delete_state": "DELETE_PARTITION_MARKED",
                 "segment_id": str(id_of(only)),
                 "start_offset": 5,
@@ -106,6 +102,7 @@ class Scans(RlmmContractPart):
                 "txn_idx_empty": True,
                 "plan_id": "sweep-1",
                 "copy_leased": False,
+                "kept_until_ms": None,
             }
         ]
 
@@ -119,54 +116,48 @@ class Scans(RlmmContractPart):
         ],
     )
     def test_a_scan_can_be_of_some_columns(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition, columns: tuple[str, ...]
+        self, scan_tp: TopicIdPartition, columns: tuple[str, ...]
     ) -> None:
-        finished(rlmm, scan_tp, 0, 9)
-        add(rlmm, segment(scan_tp, 10, 29, {3: 10, 4: 20}))
-        whole = scanned(rlmm, SegmentScan(topic=scan_tp.topic))
-        rows = scanned(rlmm, SegmentScan(topic=scan_tp.topic, columns=columns))
+        finished(self.rlmm, scan_tp, 0, 9)
+        self.add(segment(scan_tp, 10, 29, {3: 10, 4: 20}))
+        whole = scanned(self.rlmm, SegmentScan(topic=scan_tp.topic))
+        rows = scanned(self.rlmm, SegmentScan(topic=scan_tp.topic, columns=columns))
         assert rows == [{name: row[name] for name in columns} for row in whole]
         assert [list(row) for row in rows] == 2 * [
             [name for name, _ in SCAN_COLUMNS if name in columns]
         ]
 
-    def test_an_unknown_column_is_refused(self, rlmm: RemoteLogMetadataManager) -> None:
+    def test_an_unknown_column_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError, match="columns: must be some of topic_id, topic"):
-            list(rlmm.scan_remote_log_segments(SegmentScan(columns=("size",))))
+            list(self.rlmm.scan_remote_log_segments(SegmentScan(columns=("size",))))
 
-    def test_absent_values_are_null(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
-        add(rlmm, segment(scan_tp, 0, 9))
-        add(rlmm, segment(scan_tp, 10, 19, custom_metadata=b""))
-        rows = scanned(rlmm, SegmentScan(topic=scan_tp.topic))
+    def test_absent_values_are_null(self, scan_tp: TopicIdPartition) -> None:
+        self.add(segment(scan_tp, 0, 9))
+        self.add(segment(scan_tp, 10, 19, custom_metadata=b""))
+        rows = scanned(self.rlmm, SegmentScan(topic=scan_tp.topic))
         for name in ("delete_state", "broker_leader_epoch", "plan_id"):
             assert [row[name] for row in rows] == [None, None]
         assert [row["custom_metadata"] for row in rows] == [None, b""]
 
-    def test_rows_are_ordered_within_their_partition(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
+    def test_rows_are_ordered_within_their_partition(self, scan_tp: TopicIdPartition) -> None:
         other = TopicIdPartition(scan_tp.topic_id, scan_tp.topic, 1)
         for start in (20, 0, 10, 0):
-            finished(rlmm, scan_tp, start, start + 9)
-            finished(rlmm, other, start, start + 9)
-        rows = scanned(rlmm, SegmentScan(topic=scan_tp.topic))
+            finished(self.rlmm, scan_tp, start, start + 9)
+            finished(self.rlmm, other, start, start + 9)
+        rows = scanned(self.rlmm, SegmentScan(topic=scan_tp.topic))
         assert starts(rows) == [(p, start) for p in (0, 1) for start in (0, 0, 10, 20)]
         assert_partitions_are_contiguous_and_ascend(rows)
         revisions = {row["partition"]: row["revision"] for row in rows}
-        assert revisions == {0: revision_of(rlmm, scan_tp), 1: revision_of(rlmm, other)}
+        assert revisions == {0: revision_of(self.rlmm, scan_tp), 1: revision_of(self.rlmm, other)}
 
-    def test_states_choose_segments(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
+    def test_states_choose_segments(self, scan_tp: TopicIdPartition) -> None:
         steps = [(), (FINISHED,), (DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)]
         for start, states in enumerate(steps):
-            add(rlmm, segment(scan_tp, start, start), *states)
+            self.add(segment(scan_tp, start, start), *states)
 
         def chosen(*states: Any) -> list[int]:
             scan = SegmentScan(topic=scan_tp.topic, states=states)
-            return [row["start_offset"] for row in scanned(rlmm, scan)]
+            return [row["start_offset"] for row in scanned(self.rlmm, scan)]
 
         assert chosen() == [0, 1, 2]
         assert chosen(FINISHED) == [1]
@@ -174,44 +165,38 @@ class Scans(RlmmContractPart):
         with pytest.raises(InvalidRequestError, match="states"):
             chosen(DELETE_FINISHED)
 
-    def test_only_partitions_that_are_being_deleted(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
+    def test_only_partitions_that_are_being_deleted(self, scan_tp: TopicIdPartition) -> None:
         tps = [TopicIdPartition(scan_tp.topic_id, scan_tp.topic, p) for p in range(4)]
         for tp in tps[:3]:
-            finished(rlmm, tp, 0, 9)
-        add(rlmm, segment(tps[3], 0, 9), DELETE_STARTED, DELETE_FINISHED)
-        put_deletion(rlmm, tps[1], MARKED)
-        put_deletion(rlmm, tps[2], MARKED, PARTITION_STARTED)
-        put_deletion(rlmm, tps[3], MARKED, PARTITION_STARTED, PARTITION_FINISHED)
-        everything = scanned(rlmm, SegmentScan(topic=scan_tp.topic))
+            finished(self.rlmm, tp, 0, 9)
+        self.add(segment(tps[3], 0, 9), DELETE_STARTED, DELETE_FINISHED)
+        put_deletion(self.rlmm, tps[1], MARKED)
+        put_deletion(self.rlmm, tps[2], MARKED, PARTITION_STARTED)
+        put_deletion(self.rlmm, tps[3], MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+        everything = scanned(self.rlmm, SegmentScan(topic=scan_tp.topic))
         assert starts(everything) == [(0, 0), (1, 0), (2, 0)]
         deleted = SegmentScan(topic=scan_tp.topic, delete_states=[MARKED, PARTITION_STARTED])
-        assert starts(scanned(rlmm, deleted)) == [(1, 0), (2, 0)]
+        assert starts(scanned(self.rlmm, deleted)) == [(1, 0), (2, 0)]
 
-    def test_only_one_partition_of_a_topic(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
+    def test_only_one_partition_of_a_topic(self, scan_tp: TopicIdPartition) -> None:
         for partition in range(3):
-            finished(rlmm, TopicIdPartition(scan_tp.topic_id, scan_tp.topic, partition), 0, 9)
+            finished(self.rlmm, TopicIdPartition(scan_tp.topic_id, scan_tp.topic, partition), 0, 9)
         for partition in (0, 2):
             scan = SegmentScan(topic=scan_tp.topic, partition=partition)
-            assert starts(scanned(rlmm, scan)) == [(partition, 0)]
-        assert scanned(rlmm, SegmentScan(topic=scan_tp.topic, partition=3)) == []
+            assert starts(scanned(self.rlmm, scan)) == [(partition, 0)]
+        assert scanned(self.rlmm, SegmentScan(topic=scan_tp.topic, partition=3)) == []
         with pytest.raises(InvalidRequestError, match="partition: needs topic"):
             SegmentScan(partition=0)
 
-    def test_shards_are_whole_partitions_and_together_all(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
+    def test_shards_are_whole_partitions_and_together_all(self, scan_tp: TopicIdPartition) -> None:
         for partition in range(8):
             tp = TopicIdPartition(scan_tp.topic_id, scan_tp.topic, partition)
-            finished(rlmm, tp, 0, 9)
-            finished(rlmm, tp, 10, 19)
+            finished(self.rlmm, tp, 0, 9)
+            finished(self.rlmm, tp, 10, 19)
 
         def shards() -> list[list[Row]]:
             scans = [SegmentScan(shard=n, shards=3, topic=scan_tp.topic) for n in range(3)]
-            return [scanned(rlmm, scan) for scan in scans]
+            return [scanned(self.rlmm, scan) for scan in scans]
 
         first = shards()
         assert first == shards()
@@ -221,20 +206,16 @@ class Scans(RlmmContractPart):
             assert_partitions_are_contiguous_and_ascend(shard)
             assert len(shard) == 2 * len({row["partition"] for row in shard})
 
-    def test_nothing_to_see_is_no_batch(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, scan_tp, MARKED)
-        assert list(rlmm.scan_remote_log_segments(SegmentScan(topic=scan_tp.topic))) == []
-        assert list(rlmm.scan_remote_log_segments(SegmentScan(topic="nobody.has.it"))) == []
+    def test_nothing_to_see_is_no_batch(self, scan_tp: TopicIdPartition) -> None:
+        put_deletion(self.rlmm, scan_tp, MARKED)
+        assert list(self.rlmm.scan_remote_log_segments(SegmentScan(topic=scan_tp.topic))) == []
+        assert list(self.rlmm.scan_remote_log_segments(SegmentScan(topic="nobody.has.it"))) == []
 
-    def test_a_scan_that_is_left_early_hinders_nothing(
-        self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
-    ) -> None:
-        only = finished(rlmm, scan_tp, 0, 9)
-        scan: Iterator[SegmentBatch] = rlmm.scan_remote_log_segments(
+    def test_a_scan_that_is_left_early_hinders_nothing(self, scan_tp: TopicIdPartition) -> None:
+        only = finished(self.rlmm, scan_tp, 0, 9)
+        scan: Iterator[SegmentBatch] = self.rlmm.scan_remote_log_segments(
             SegmentScan(topic=scan_tp.topic)
         )
         assert next(scan).rows == 1
         getattr(scan, "close", lambda: None)()
-        assert move(rlmm, only, DELETE_STARTED).applied
+        assert self.move(only, DELETE_STARTED).applied

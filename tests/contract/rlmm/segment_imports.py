@@ -32,15 +32,11 @@ from tests.contract.rlmm.segments import (
     PARTITION_STARTED,
     STARTED,
     RlmmContractPart,
-    add,
     id_at,
     id_of,
-    ids,
-    move,
-    put_deletion,
-    revision_of,
     segment,
 )
+from tests.harness.holds import hold
 
 WHY = MutationContext(reason="moved house", plan_id="import-1")
 
@@ -56,111 +52,93 @@ def take_over(
 
 
 class SegmentImports(RlmmContractPart):
-    def test_segments_in_any_state_are_imported_unchanged(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_segments_in_any_state_are_imported_unchanged(self) -> None:
         made = [
-            segment(tp, 0, 9, state=DELETE_STARTED, custom_metadata=b"", broker_id=OTHER_BROKER),
-            segment(tp, 10, 19, {0: 10, 3: 15}, state=FINISHED, custom_metadata=b"\0x"),
-            segment(tp, 20, 29, {3: 20}, state=STARTED, event_timestamp_ms=1, max_timestamp_ms=-1),
-            segment(tp, 30, 39, {3: 30}, state=DELETE_FINISHED, segment_size_in_bytes=-1),
+            self.segment(0, 9, state=DELETE_STARTED, custom_metadata=b"", broker_id=OTHER_BROKER),
+            self.segment(10, 19, {0: 10, 3: 15}, state=FINISHED, custom_metadata=b"\0x"),
+            self.segment(20, 29, {3: 20}, state=STARTED, event_timestamp_ms=1, max_timestamp_ms=-1),
+            self.segment(30, 39, {3: 30}, state=DELETE_FINISHED, segment_size_in_bytes=-1),
         ]
-        assert take_over(rlmm, made) == ImportedSegments(imported=4)
-        page = rlmm.list_remote_log_segments(tp)
+        assert take_over(self.rlmm, made) == ImportedSegments(imported=4)
+        page = self.rlmm.list_remote_log_segments(self.tp)
         assert page.segments == tuple(made[:3])
         assert page.revision == 4
-        found = rlmm.remote_log_segment_metadata_by_id(tp, [id_of(each) for each in made])
+        found = self.rlmm.remote_log_segment_metadata_by_id(self.tp, [id_of(each) for each in made])
         assert found.value == tuple(made)
-        assert ids(rlmm, tp, 3) == [id_of(made[1]), id_of(made[2])]
-        assert rlmm.remote_log_size(tp, 3).value == 2 * 1_048_576
+        assert self.ids(3) == [id_of(made[1]), id_of(made[2])]
+        assert self.rlmm.remote_log_size(self.tp, 3).value == 2 * 1_048_576
 
-    def test_only_finished_imported_segments_are_found(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_only_finished_imported_segments_are_found(self) -> None:
         states = (DELETE_STARTED, FINISHED, STARTED, DELETE_FINISHED)
-        made = [segment(tp, 10 * n, 10 * n + 9, state=state) for n, state in enumerate(states)]
-        take_over(rlmm, made)
-        assert [id_at(rlmm, tp, 0, offset) for offset in (0, 10, 19, 20, 30)] == [
+        made = [self.segment(10 * n, 10 * n + 9, state=state) for n, state in enumerate(states)]
+        take_over(self.rlmm, made)
+        assert [self.id_at(0, offset) for offset in (0, 10, 19, 20, 30)] == [
             None,
             id_of(made[1]),
             id_of(made[1]),
             None,
             None,
         ]
-        assert rlmm.highest_offset_for_epoch(tp, 0).value == 19
-        assert rlmm.earliest_log_offset(tp).value == 10
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 19
+        assert self.rlmm.earliest_log_offset(self.tp).value == 10
 
-    def test_imported_segments_can_continue_their_life_cycle(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_imported_segments_can_continue_their_life_cycle(self) -> None:
         made = [
-            segment(tp, 0, 9, state=FINISHED),
-            segment(tp, 10, 19, state=STARTED),
-            segment(tp, 20, 29, state=DELETE_STARTED),
-            segment(tp, 30, 39, state=DELETE_FINISHED),
+            self.segment(0, 9, state=FINISHED),
+            self.segment(10, 19, state=STARTED),
+            self.segment(20, 29, state=DELETE_STARTED),
+            self.segment(30, 39, state=DELETE_FINISHED),
         ]
-        take_over(rlmm, made)
-        move(rlmm, made[0], DELETE_STARTED, DELETE_FINISHED)
-        move(rlmm, made[1], FINISHED)
-        move(rlmm, made[2], DELETE_FINISHED)
-        assert not move(rlmm, made[3], DELETE_FINISHED).applied
-        assert ids(rlmm, tp) == ids(rlmm, tp, 0) == [id_of(made[1])]
-        assert id_at(rlmm, tp, 0, 15) == id_of(made[1])
+        take_over(self.rlmm, made)
+        self.move(made[0], DELETE_STARTED, DELETE_FINISHED)
+        self.move(made[1], FINISHED)
+        self.move(made[2], DELETE_FINISHED)
+        assert not self.move(made[3], DELETE_FINISHED).applied
+        assert self.ids() == self.ids(0) == [id_of(made[1])]
+        assert self.id_at(0, 15) == id_of(made[1])
 
     @pytest.mark.parametrize("messages", [1, 2])
-    def test_segments_finish_in_the_order_in_which_they_come(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, messages: int
-    ) -> None:
+    def test_segments_finish_in_the_order_in_which_they_come(self, messages: int) -> None:
         made = [
-            segment(tp, 0, 9, state=FINISHED, txn_idx_empty=True),
-            segment(tp, 10, 19, state=FINISHED, txn_idx_empty=True),
-            segment(tp, 5, 29, state=FINISHED),
-            segment(tp, 12, 14, state=FINISHED),
+            self.segment(0, 9, state=FINISHED, txn_idx_empty=True),
+            self.segment(10, 19, state=FINISHED, txn_idx_empty=True),
+            self.segment(5, 29, state=FINISHED),
+            self.segment(12, 14, state=FINISHED),
         ]
         cut = len(made) if messages == 1 else 2
-        rlmm.import_remote_log_segments(
+        self.rlmm.import_remote_log_segments(
             SegmentImport(tuple(part)) for part in (made[:cut], made[cut:]) if part
         )
         # The third displaced the second; the fourth, which ends short of it, displaces nothing.
-        assert [id_at(rlmm, tp, 0, offset) for offset in (4, 5, 11, 13, 15, 29)] == [
+        assert [self.id_at(0, offset) for offset in (4, 5, 11, 13, 15, 29)] == [
             id_of(made[index]) for index in (0, 2, 2, 3, 2, 2)
         ]
-        assert rlmm.highest_offset_for_epoch(tp, 0).value == 29
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 29
 
-    def test_the_same_again_are_repeats(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        made = [segment(tp, start, start + 9, state=FINISHED) for start in (0, 10)]
-        take_over(rlmm, made)
-        further = segment(tp, 20, 29, state=FINISHED)
-        assert take_over(rlmm, made, [made[1], further]) == ImportedSegments(1, 3)
-        assert revision_of(rlmm, tp) == 3
-        trail = all_events(rlmm, EventQuery(tp))
+    def test_the_same_again_are_repeats(self) -> None:
+        made = [self.segment(start, start + 9, state=FINISHED) for start in (0, 10)]
+        take_over(self.rlmm, made)
+        further = self.segment(20, 29, state=FINISHED)
+        assert take_over(self.rlmm, made, [made[1], further]) == ImportedSegments(1, 3)
+        assert self.revision() == 3
+        trail = all_events(self.rlmm, EventQuery(self.tp))
         assert [event.repeat_count for event in trail] == [1, 2, 0]
 
-    def test_one_that_comes_twice_in_a_message_is_a_repeat(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = segment(tp, 0, 9, state=FINISHED)
-        assert take_over(rlmm, [only, only]) == ImportedSegments(1, 1)
-        assert ids(rlmm, tp) == [id_of(only)]
+    def test_one_that_comes_twice_in_a_message_is_a_repeat(self) -> None:
+        only = self.segment(0, 9, state=FINISHED)
+        assert take_over(self.rlmm, [only, only]) == ImportedSegments(1, 1)
+        assert self.ids() == [id_of(only)]
 
-    def test_a_copy_that_was_added_is_a_repeat(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = add(rlmm, segment(tp, 0, 9, broker_leader_epoch=2))
-        assert take_over(rlmm, [only]) == ImportedSegments(0, 1)
+    def test_a_copy_that_was_added_is_a_repeat(self) -> None:
+        only = self.add(self.segment(0, 9, broker_leader_epoch=2))
+        assert take_over(self.rlmm, [only]) == ImportedSegments(0, 1)
 
-    def test_nothing_comes_to_nothing(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        assert rlmm.import_remote_log_segments(iter(())) == ImportedSegments(0, 0)
+    def test_nothing_comes_to_nothing(self) -> None:
+        assert self.rlmm.import_remote_log_segments(iter(())) == ImportedSegments(0, 0)
 
-    def test_conflicting_message_changes_nothing_and_earlier_ones_stay(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_conflicting_message_changes_nothing_and_earlier_ones_stay(self) -> None:
         first, second, third = (
-            segment(tp, start, start + 9, state=FINISHED) for start in (0, 10, 20)
+            self.segment(start, start + 9, state=FINISHED) for start in (0, 10, 20)
         )
         changed = replace(first, custom_metadata=b"else")
         with pytest.raises(
@@ -168,108 +146,99 @@ class SegmentImports(RlmmContractPart):
             match=rf"^segments\[1\]: segment {first.remote_log_segment_id} is there .* "
             r"\(message 2 of the import\)$",
         ):
-            take_over(rlmm, [first], [second, changed], [third])
-        assert ids(rlmm, tp) == [id_of(first)]
-        assert id_at(rlmm, tp, 0, 10) is None
-        assert rlmm.highest_offset_for_epoch(tp, 0).value == 9
-        assert revision_of(rlmm, tp) == 1
-        assert take_over(rlmm, [first], [second], [third]) == ImportedSegments(2, 1)
+            take_over(self.rlmm, [first], [second, changed], [third])
+        assert self.ids() == [id_of(first)]
+        assert self.id_at(0, 10) is None
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 9
+        assert self.revision() == 1
+        assert take_over(self.rlmm, [first], [second], [third]) == ImportedSegments(2, 1)
 
     @pytest.mark.parametrize("moves", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
     def test_import_of_a_deleted_segment_does_not_restore_it(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, moves: tuple[object, ...]
+        self, moves: tuple[object, ...]
     ) -> None:
         made = [
-            segment(tp, start, start + 9, state=FINISHED, custom_metadata=b"x") for start in (0, 10)
+            self.segment(start, start + 9, state=FINISHED, custom_metadata=b"x")
+            for start in (0, 10)
         ]
-        take_over(rlmm, made)
-        move(rlmm, made[0], *moves, broker_id=OTHER_BROKER, event_timestamp_ms=99)  # type: ignore[arg-type]  # of RemoteLogSegmentState
-        before = revision_of(rlmm, tp)
-        further = segment(tp, 20, 29, state=FINISHED)
-        assert take_over(rlmm, [*made, further]) == ImportedSegments(1, 2)
-        assert revision_of(rlmm, tp) == before + 1
-        assert id_at(rlmm, tp, 0, 5) is None
+        take_over(self.rlmm, made)
+        self.move(made[0], *moves, broker_id=OTHER_BROKER, event_timestamp_ms=99)  # type: ignore[arg-type]  # of RemoteLogSegmentState
+        before = self.revision()
+        further = self.segment(20, 29, state=FINISHED)
+        assert take_over(self.rlmm, [*made, further]) == ImportedSegments(1, 2)
+        assert self.revision() == before + 1
+        assert self.id_at(0, 5) is None
         # The deletion was asked for once.
-        trail = list(all_events(rlmm, EventQuery(tp)))
+        trail = list(all_events(self.rlmm, EventQuery(self.tp)))
         assert [event.repeat_count for event in trail] == [0, 1, *[0] * len(moves), 0]
 
-    def test_a_copy_that_has_finished_since_is_a_repeat(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = segment(tp, 0, 9)
-        take_over(rlmm, [only])
-        move(rlmm, only, FINISHED, custom_metadata=b"of the copy", event_timestamp_ms=99)
-        assert take_over(rlmm, [only]) == ImportedSegments(0, 1)
-        assert id_at(rlmm, tp, 0, 5) == id_of(only)
+    def test_a_copy_that_has_finished_since_is_a_repeat(self) -> None:
+        only = self.segment(0, 9)
+        take_over(self.rlmm, [only])
+        self.move(only, FINISHED, custom_metadata=b"of the copy", event_timestamp_ms=99)
+        assert take_over(self.rlmm, [only]) == ImportedSegments(0, 1)
+        assert self.id_at(0, 5) == id_of(only)
 
     @pytest.mark.parametrize(
         "change", [{"end_offset": 8}, {"segment_size_in_bytes": 1}, {"custom_metadata": b"y"}]
     )
-    def test_other_content_is_refused_in_a_later_state_too(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, change: dict[str, Any]
-    ) -> None:
-        only = segment(tp, 0, 9, state=FINISHED)
-        take_over(rlmm, [only])
-        move(rlmm, only, DELETE_STARTED)
+    def test_other_content_is_refused_in_a_later_state_too(self, change: dict[str, Any]) -> None:
+        only = self.segment(0, 9, state=FINISHED)
+        take_over(self.rlmm, [only])
+        self.move(only, DELETE_STARTED)
         with pytest.raises(SegmentAlreadyExistsError, match="in DELETE_SEGMENT_STARTED"):
-            take_over(rlmm, [replace(only, **change)])
+            take_over(self.rlmm, [replace(only, **change)])
 
-    def test_segment_below_the_log_start_is_imported_as_being_deleted(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        take_over(rlmm, [segment(tp, 30, 39, {1: 30}, state=FINISHED)])
-        rlmm.raise_log_start_offset(tp, 15)
-        made = [segment(tp, start, start + 9, state=FINISHED) for start in (0, 10)]
-        copying = segment(tp, 0, 4)
-        assert take_over(rlmm, [*made, copying]) == ImportedSegments(3, 0)
-        found = rlmm.remote_log_segment_metadata_by_id(tp, [id_of(s) for s in (*made, copying)])
+    def test_segment_below_the_log_start_is_imported_as_being_deleted(self) -> None:
+        take_over(self.rlmm, [self.segment(30, 39, {1: 30}, state=FINISHED)])
+        self.rlmm.raise_log_start_offset(self.tp, 15)
+        made = [self.segment(start, start + 9, state=FINISHED) for start in (0, 10)]
+        copying = self.segment(0, 4)
+        assert take_over(self.rlmm, [*made, copying]) == ImportedSegments(3, 0)
+        found = self.rlmm.remote_log_segment_metadata_by_id(
+            self.tp, [id_of(s) for s in (*made, copying)]
+        )
         assert {id_of(each): each.state for each in found.value} == {
             id_of(made[0]): DELETE_STARTED,
             id_of(made[1]): FINISHED,
             id_of(copying): STARTED,
         }
-        assert [id_at(rlmm, tp, 0, offset) for offset in (5, 12)] == [None, id_of(made[1])]
-        assert take_over(rlmm, [*made, copying]) == ImportedSegments(0, 3)
-        move(rlmm, made[0], DELETE_FINISHED)
-        assert take_over(rlmm, made) == ImportedSegments(0, 2)
+        assert [self.id_at(0, offset) for offset in (5, 12)] == [None, id_of(made[1])]
+        assert take_over(self.rlmm, [*made, copying]) == ImportedSegments(0, 3)
+        self.move(made[0], DELETE_FINISHED)
+        assert take_over(self.rlmm, made) == ImportedSegments(0, 2)
 
-    def test_one_that_comes_twice_in_a_message_below_the_log_start_is_a_repeat(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        take_over(rlmm, [segment(tp, 10, 19, state=FINISHED)])
-        rlmm.raise_log_start_offset(tp, 10)
-        only = segment(tp, 0, 9, state=FINISHED)
-        assert take_over(rlmm, [only, only]) == ImportedSegments(1, 1)
+    def test_one_that_comes_twice_in_a_message_below_the_log_start_is_a_repeat(self) -> None:
+        take_over(self.rlmm, [self.segment(10, 19, state=FINISHED)])
+        self.rlmm.raise_log_start_offset(self.tp, 10)
+        only = self.segment(0, 9, state=FINISHED)
+        assert take_over(self.rlmm, [only, only]) == ImportedSegments(1, 1)
 
-    def test_on_hold_nothing_is_taken_as_being_deleted(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        take_over(rlmm, [segment(tp, 10, 19, state=FINISHED)])
-        rlmm.raise_log_start_offset(tp, 10)
-        rlmm.put_topic_config(tp.topic_id, {"sediment.hold": "true"})
-        below = segment(tp, 0, 9, state=FINISHED)
-        take_over(rlmm, [below])
-        assert rlmm.remote_log_segment_metadata_by_id(tp, [id_of(below)]).value == (below,)
+    def test_on_hold_nothing_is_taken_as_being_deleted(self) -> None:
+        take_over(self.rlmm, [self.segment(10, 19, state=FINISHED)])
+        self.rlmm.raise_log_start_offset(self.tp, 10)
+        hold(self.rlmm, self.tp)
+        below = self.segment(0, 9, state=FINISHED)
+        take_over(self.rlmm, [below])
+        assert self.rlmm.remote_log_segment_metadata_by_id(self.tp, [id_of(below)]).value == (
+            below,
+        )
 
-    def test_an_earlier_state_is_other_content(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = add(rlmm, segment(tp, 0, 9))
+    def test_an_earlier_state_is_other_content(self) -> None:
+        only = self.add(self.segment(0, 9))
         with pytest.raises(SegmentAlreadyExistsError, match="in COPY_SEGMENT_STARTED"):
-            take_over(rlmm, [replace(only, state=FINISHED)])
+            take_over(self.rlmm, [replace(only, state=FINISHED)])
         with pytest.raises(SegmentAlreadyExistsError):
-            take_over(rlmm, [only, replace(only, state=DELETE_STARTED)])
-        assert revision_of(rlmm, tp) == 1
+            take_over(self.rlmm, [only, replace(only, state=DELETE_STARTED)])
+        assert self.revision() == 1
 
-    def test_each_new_segment_is_an_event_with_the_reason(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_each_new_segment_is_an_event_with_the_reason(self) -> None:
         made = [
-            segment(tp, 0, 9, state=FINISHED, broker_id=7, broker_leader_epoch=3),
-            segment(tp, 10, 19, state=DELETE_FINISHED),
+            self.segment(0, 9, state=FINISHED, broker_id=7, broker_leader_epoch=3),
+            self.segment(10, 19, state=DELETE_FINISHED),
         ]
-        take_over(rlmm, made, context=WHY)
-        trail = list(all_events(rlmm, EventQuery(tp)))
+        take_over(self.rlmm, made, context=WHY)
+        trail = list(all_events(self.rlmm, EventQuery(self.tp)))
         assert [(e.kind, e.from_state, e.to_state, e.segment_id) for e in trail] == [
             ("SEGMENT", "", each.state.value, id_of(each)) for each in made
         ]
@@ -279,30 +248,26 @@ class SegmentImports(RlmmContractPart):
         assert [(e.broker_id, e.broker_leader_epoch) for e in trail] == [(7, 3), (1, None)]
         assert [e.key.rpartition(":")[2] for e in trail if e.key] == ["3", "-1"]
 
-    def test_it_raises_the_highest_leader_epoch_and_is_not_fenced(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_it_raises_the_highest_leader_epoch_and_is_not_fenced(self) -> None:
         made = [
-            segment(tp, 10 * n, 10 * n + 9, state=FINISHED, broker_leader_epoch=epoch)
+            self.segment(10 * n, 10 * n + 9, state=FINISHED, broker_leader_epoch=epoch)
             for n, epoch in enumerate((4, 7, None, 2))
         ]
-        assert take_over(rlmm, made).imported == 4
+        assert take_over(self.rlmm, made).imported == 4
         with pytest.raises(FencedLeaderEpochError):
-            add(rlmm, segment(tp, 40, 49, broker_leader_epoch=6))
-        add(rlmm, segment(tp, 40, 49, broker_leader_epoch=7))
+            self.add(self.segment(40, 49, broker_leader_epoch=6))
+        self.add(self.segment(40, 49, broker_leader_epoch=7))
 
-    def test_messages_may_be_of_several_partitions_in_turn(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
+    def test_messages_may_be_of_several_partitions_in_turn(self) -> None:
+        other = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
         elsewhere = TopicIdPartition(uuid4(), "payments", 0)
         made = [
             segment(each, start, start + 9, state=FINISHED)
             for start in (0, 10)
-            for each in (tp, other, elsewhere)
+            for each in (self.tp, other, elsewhere)
         ]
-        assert take_over(rlmm, *[[each] for each in made]).imported == 6
-        assert [id_at(rlmm, each, 0, 12) for each in (tp, other, elsewhere)] == [
+        assert take_over(self.rlmm, *[[each] for each in made]).imported == 6
+        assert [id_at(self.rlmm, each, 0, 12) for each in (self.tp, other, elsewhere)] == [
             id_of(each) for each in made[3:]
         ]
 
@@ -310,65 +275,55 @@ class SegmentImports(RlmmContractPart):
 class ImportRefusals(RlmmContractPart):
     @pytest.mark.parametrize("states", [(MARKED,), (MARKED, PARTITION_STARTED)])
     def test_a_partition_that_is_being_deleted_takes_no_import(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, states: tuple[object, ...]
+        self, states: tuple[object, ...]
     ) -> None:
-        known = segment(tp, 0, 9, state=FINISHED)
-        take_over(rlmm, [known])
-        put_deletion(rlmm, tp, *states)  # type: ignore[arg-type]  # of RemotePartitionDeleteState
-        before = revision_of(rlmm, tp)
-        for again in (known, segment(tp, 10, 19)):
+        known = self.segment(0, 9, state=FINISHED)
+        take_over(self.rlmm, [known])
+        self.put_deletion(*states)  # type: ignore[arg-type]  # of RemotePartitionDeleteState
+        before = self.revision()
+        for again in (known, self.segment(10, 19)):
             with pytest.raises(InvalidStateTransitionError, match="DELETE_PARTITION"):
-                take_over(rlmm, [again])
-        assert revision_of(rlmm, tp) == before
+                take_over(self.rlmm, [again])
+        assert self.revision() == before
 
-    def test_a_deleted_partition_takes_no_import(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+    def test_a_deleted_partition_takes_no_import(self) -> None:
+        self.put_deletion(MARKED, PARTITION_STARTED, PARTITION_FINISHED)
         with pytest.raises(InvalidStateTransitionError, match="was removed from the tier"):
-            take_over(rlmm, [segment(tp, 0, 9, state=FINISHED)])
+            take_over(self.rlmm, [self.segment(0, 9, state=FINISHED)])
 
-    def test_a_message_of_several_partitions_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
+    def test_a_message_of_several_partitions_is_refused(self) -> None:
+        other = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
         with pytest.raises(
             InvalidRequestError,
             match=r"^segments\[1\]\.remote_log_segment_id\.topic_id_partition: must be that of",
         ):
-            take_over(rlmm, [segment(tp, 0, 9), segment(other, 0, 9)])
-        self._require_unknown(rlmm, tp)
+            take_over(self.rlmm, [self.segment(0, 9), segment(other, 0, 9)])
+        self._require_unknown()
 
-    def test_a_message_without_segments_or_with_too_many_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_message_without_segments_or_with_too_many_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError, match=r"^segments: must be 1 to 1000, are 0"):
-            take_over(rlmm, [])
-        many = [segment(tp, n, n) for n in range(MAX_BATCH + 1)]
+            take_over(self.rlmm, [])
+        many = [self.segment(n, n) for n in range(MAX_BATCH + 1)]
         with pytest.raises(InvalidRequestError, match=r"^segments: must be 1 to 1000, are 1001"):
-            take_over(rlmm, many)
-        self._require_unknown(rlmm, tp)
+            take_over(self.rlmm, many)
+        self._require_unknown()
 
-    def test_a_message_of_too_many_leader_epochs_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_message_of_too_many_leader_epochs_is_refused(self) -> None:
         many = {epoch: epoch for epoch in range(9_000)}
         with pytest.raises(InvalidRequestError, match=r"^segments: at most 50000 leader epochs"):
-            take_over(rlmm, [segment(tp, 0, 9_000, many) for _ in range(6)])
-        too_many = segment(tp, 0, 10_001, {epoch: epoch for epoch in range(10_001)})
+            take_over(self.rlmm, [self.segment(0, 9_000, many) for _ in range(6)])
+        too_many = self.segment(0, 10_001, {epoch: epoch for epoch in range(10_001)})
         with pytest.raises(
             InvalidRequestError, match=r"^segments\[1\]\.segment_leader_epochs: at most 10000"
         ):
-            take_over(rlmm, [segment(tp, 0, 9), too_many])
-        self._require_unknown(rlmm, tp)
+            take_over(self.rlmm, [self.segment(0, 9), too_many])
+        self._require_unknown()
 
-    def test_long_custom_metadata_is_named_by_its_segment(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        long = segment(tp, 0, 9, custom_metadata=bytes(129))
+    def test_long_custom_metadata_is_named_by_its_segment(self) -> None:
+        long = self.segment(0, 9, custom_metadata=bytes(129))
         with pytest.raises(CustomMetadataTooLargeError, match=r"^segments\[1\]\.custom_metadata: "):
-            take_over(rlmm, [segment(tp, 10, 19), long])
-        self._require_unknown(rlmm, tp)
+            take_over(self.rlmm, [self.segment(10, 19), long])
+        self._require_unknown()
 
     @pytest.mark.parametrize(
         "context",
@@ -381,43 +336,35 @@ class ImportRefusals(RlmmContractPart):
             MutationContext(retention_owner=RetentionOwner.SWEEP),
         ],
     )
-    def test_of_the_context_only_reason_and_plan_may_be_set(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, context: MutationContext
-    ) -> None:
+    def test_of_the_context_only_reason_and_plan_may_be_set(self, context: MutationContext) -> None:
         with pytest.raises(InvalidRequestError, match=r"^context: only reason and plan_id"):
-            take_over(rlmm, [segment(tp, 0, 9)], context=context)
-        self._require_unknown(rlmm, tp)
+            take_over(self.rlmm, [self.segment(0, 9)], context=context)
+        self._require_unknown()
 
-    def test_a_reason_with_nul_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_a_reason_with_nul_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError, match=r"^context\.reason: "):
-            take_over(rlmm, [segment(tp, 0, 9)], context=MutationContext(reason="\0"))
+            take_over(self.rlmm, [self.segment(0, 9)], context=MutationContext(reason="\0"))
 
-    def test_a_topic_id_under_another_name_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        take_over(rlmm, [segment(tp, 0, 9)])
-        renamed = TopicIdPartition(tp.topic_id, "payments", 1)
+    def test_a_topic_id_under_another_name_is_refused(self) -> None:
+        take_over(self.rlmm, [self.segment(0, 9)])
+        renamed = TopicIdPartition(self.tp.topic_id, "payments", 1)
         with pytest.raises(
             InvalidRequestError,
             match=r"^segments\[0\]\.remote_log_segment_id\.topic_id_partition\.topic: .*message 1",
         ):
-            take_over(rlmm, [segment(renamed, 0, 9)])
+            take_over(self.rlmm, [segment(renamed, 0, 9)])
 
-    def test_error_of_the_imported_source_reaches_the_caller(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_error_of_the_imported_source_reaches_the_caller(self) -> None:
         class BrokenSourceError(Exception):
             pass
 
         def segments() -> Iterator[SegmentImport]:
-            yield SegmentImport((segment(tp, 0, 9, state=FINISHED),))
+            yield SegmentImport((self.segment(0, 9, state=FINISHED),))
             raise BrokenSourceError
 
         with pytest.raises(BrokenSourceError):
-            rlmm.import_remote_log_segments(segments())
+            self.rlmm.import_remote_log_segments(segments())
 
-    def _require_unknown(self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> None:
+    def _require_unknown(self) -> None:
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_remote_log_segments(tp)
+            self.rlmm.list_remote_log_segments(self.tp)

@@ -30,16 +30,56 @@ OTHER_BROKER = 2
 
 
 class RlmmContractPart:
-    """Gives each test a partition of its own, so that the database need not be empty."""
+    """Gives each test a partition of its own, so that the database need not be empty.
 
-    @pytest.fixture
-    def rlmm(self) -> RemoteLogMetadataManager:
-        """Provide the implementation under test."""
-        raise NotImplementedError
+    The module of a complete suite provides the implementation as its fixture `rlmm`. The methods do
+    to that partition what the functions of their names do to any.
+    """
 
-    @pytest.fixture
-    def tp(self) -> TopicIdPartition:
-        return TopicIdPartition(random_uuid(), "orders", 0)
+    rlmm: RemoteLogMetadataManager
+    tp: TopicIdPartition
+
+    @pytest.fixture(autouse=True)
+    def use_own_partition(self, rlmm: RemoteLogMetadataManager) -> None:
+        self.rlmm, self.tp = rlmm, TopicIdPartition(random_uuid(), "orders", 0)
+
+    def segment(
+        self, start: int, end: int, epochs: Mapping[int, int] | None = None, **fields: Any
+    ) -> RemoteLogSegmentMetadata:
+        return segment(self.tp, start, end, epochs, **fields)
+
+    def add(
+        self, metadata: RemoteLogSegmentMetadata, *states: RemoteLogSegmentState
+    ) -> RemoteLogSegmentMetadata:
+        return add(self.rlmm, metadata, *states)
+
+    def finished(
+        self, start: int, end: int, epochs: Mapping[int, int] | None = None, **fields: Any
+    ) -> RemoteLogSegmentMetadata:
+        return finished(self.rlmm, self.tp, start, end, epochs, **fields)
+
+    def move(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        *states: RemoteLogSegmentState,
+        context: MutationContext = NO_CONTEXT,
+        **fields: Any,
+    ) -> MutationOutcome:
+        return move(self.rlmm, metadata, *states, context=context, **fields)
+
+    def put_deletion(
+        self, *states: RemotePartitionDeleteState, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        return put_deletion(self.rlmm, self.tp, *states, context=context)
+
+    def id_at(self, epoch: int, offset: int) -> UUID | None:
+        return id_at(self.rlmm, self.tp, epoch, offset)
+
+    def ids(self, epoch: int | None = None) -> list[UUID]:
+        return ids(self.rlmm, self.tp, epoch)
+
+    def revision(self) -> int:
+        return revision_of(self.rlmm, self.tp)
 
 
 def segment(

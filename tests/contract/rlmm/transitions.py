@@ -16,7 +16,6 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
-    RemoteLogMetadataManager,
     all_segments,
 )
 from services.api.segments import RemoteLogSegmentState, predecessors, segment_leader_epochs
@@ -28,14 +27,7 @@ from tests.contract.rlmm.segments import (
     OTHER_BROKER,
     STARTED,
     RlmmContractPart,
-    add,
-    finished,
-    id_at,
     id_of,
-    ids,
-    move,
-    revision_of,
-    segment,
 )
 
 WAY_TO: dict[RemoteLogSegmentState, list[RemoteLogSegmentState]] = {
@@ -52,78 +44,88 @@ def at_epoch(epoch: int) -> MutationContext:
 
 
 class TableH(RlmmContractPart):
-    def test_a_segment_lives_through_its_states_and_nothing_else(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = add(rlmm, segment(tp, 10, 100, {5: 10}))
+    def test_a_segment_lives_through_its_states_and_nothing_else(self) -> None:
+        only = self.add(self.segment(10, 100, {5: 10}))
 
         def refused(state: RemoteLogSegmentState) -> None:
-            before = list(all_segments(rlmm, tp))
+            before = list(all_segments(self.rlmm, self.tp))
             with pytest.raises(InvalidStateTransitionError):
-                move(rlmm, only, state)
-            assert list(all_segments(rlmm, tp)) == before
+                self.move(only, state)
+            assert list(all_segments(self.rlmm, self.tp)) == before
 
         def add_refused() -> None:
             with pytest.raises(InvalidStateTransitionError):
-                rlmm.add_remote_log_segment_metadata(only)
+                self.rlmm.add_remote_log_segment_metadata(only)
 
         refused(DELETE_FINISHED)
-        move(rlmm, only, FINISHED)
+        self.move(only, FINISHED)
         refused(DELETE_FINISHED)
         add_refused()
-        move(rlmm, only, DELETE_STARTED)
+        self.move(only, DELETE_STARTED)
         refused(FINISHED)
         add_refused()
-        move(rlmm, only, DELETE_FINISHED)
-        assert ids(rlmm, tp) == []
+        self.move(only, DELETE_FINISHED)
+        assert self.ids() == []
         refused(FINISHED)
-        assert not move(rlmm, only, DELETE_STARTED).applied
-        assert ids(rlmm, tp) == []
+        assert not self.move(only, DELETE_STARTED).applied
+        assert self.ids() == []
         add_refused()
+
+    def test_a_repeat_for_the_same_plan_is_applied_and_one_for_another_is_not(self) -> None:
+        only = self.add(self.segment(10, 100, {5: 10}), FINISHED)
+        plans = ["a", "a", "b", None]
+        for state in (DELETE_STARTED, DELETE_FINISHED):
+            contexts = [MutationContext(plan_id=plan) for plan in plans]
+            outcomes = [self.move(only, state, context=context) for context in contexts]
+            assert [outcome.applied for outcome in outcomes] == [True, True, False, False]
+            assert {outcome.revision for outcome in outcomes} == {self.revision()}
+
+    @pytest.mark.parametrize(("finisher", "owner"), [(None, "a"), ("b", "b")])
+    def test_a_deletion_stays_of_the_plan_that_marked_it_unless_another_plan_finishes_it(
+        self, finisher: str | None, owner: str
+    ) -> None:
+        only = self.add(self.segment(10, 100, {5: 10}), FINISHED)
+        self.move(only, DELETE_STARTED, context=MutationContext(plan_id="a"))
+        self.move(only, DELETE_FINISHED, context=MutationContext(plan_id=finisher))
+        for plan in ("a", "b", None):
+            repeat = self.move(only, DELETE_FINISHED, context=MutationContext(plan_id=plan))
+            assert repeat.applied is (plan == owner)
 
     @pytest.mark.parametrize("source", WAY_TO)
     @pytest.mark.parametrize("target", UPDATES)
     def test_every_pair_of_states_is_applied_repeated_or_refused(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        source: RemoteLogSegmentState,
-        target: RemoteLogSegmentState,
+        self, source: RemoteLogSegmentState, target: RemoteLogSegmentState
     ) -> None:
-        only = add(rlmm, segment(tp, 0, 9), *WAY_TO[source])
-        before = revision_of(rlmm, tp)
+        only = self.add(self.segment(0, 9), *WAY_TO[source])
+        before = self.revision()
         if source in predecessors(target):
-            outcome = move(rlmm, only, target)
+            outcome = self.move(only, target)
             assert (outcome.applied, outcome.revision) == (True, before + 1)
         elif source is target or (source, target) == (DELETE_FINISHED, DELETE_STARTED):
-            outcome = move(rlmm, only, target)
+            outcome = self.move(only, target)
             assert (outcome.applied, outcome.revision) == (False, before)
         else:
             with pytest.raises(InvalidStateTransitionError):
-                move(rlmm, only, target)
-            assert revision_of(rlmm, tp) == before
+                self.move(only, target)
+            assert self.revision() == before
 
     @pytest.mark.parametrize("target", UPDATES)
-    def test_an_unknown_segment_is_reported(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, target: RemoteLogSegmentState
-    ) -> None:
-        unknown = segment(tp, 10, 19)
+    def test_an_unknown_segment_is_reported(self, target: RemoteLogSegmentState) -> None:
+        unknown = self.segment(10, 19)
         with pytest.raises(RemoteResourceNotFoundError):
-            move(rlmm, unknown, target)
-        add(rlmm, segment(tp, 0, 9))
+            self.move(unknown, target)
+        self.add(self.segment(0, 9))
         with pytest.raises(RemoteResourceNotFoundError):
-            move(rlmm, unknown, target)
+            self.move(unknown, target)
 
 
 class Repeats(RlmmContractPart):
-    def test_the_same_add_again_changes_nothing(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first = segment(tp, 0, 9, custom_metadata=b"early", broker_leader_epoch=3)
-        applied = rlmm.add_remote_log_segment_metadata(first)
-        repeated = rlmm.add_remote_log_segment_metadata(first)
+    def test_the_same_add_again_changes_nothing(self) -> None:
+        first = self.segment(0, 9, custom_metadata=b"early", broker_leader_epoch=3)
+        applied = self.rlmm.add_remote_log_segment_metadata(first)
+        repeated = self.rlmm.add_remote_log_segment_metadata(first)
         assert (applied.applied, repeated.applied) == (True, False)
-        assert repeated.revision == applied.revision == revision_of(rlmm, tp)
+        assert repeated.revision == applied.revision == self.revision()
 
     @pytest.mark.parametrize(
         "difference",
@@ -138,28 +140,22 @@ class Repeats(RlmmContractPart):
         ],
         ids=lambda difference: ",".join(difference),
     )
-    def test_the_same_id_with_other_content_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, difference: dict[str, object]
-    ) -> None:
-        first = add(rlmm, segment(tp, 0, 9))
+    def test_the_same_id_with_other_content_is_refused(self, difference: dict[str, object]) -> None:
+        first = self.add(self.segment(0, 9))
         with pytest.raises(SegmentAlreadyExistsError):
-            rlmm.add_remote_log_segment_metadata(replace(first, **difference))  # type: ignore[arg-type]
-        assert list(all_segments(rlmm, tp)) == [first]
+            self.rlmm.add_remote_log_segment_metadata(replace(first, **difference))  # type: ignore[arg-type]
+        assert list(all_segments(self.rlmm, self.tp)) == [first]
 
-    def test_a_repeat_returns_the_revision_of_the_change_not_the_present_one(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        first = add(rlmm, segment(tp, 0, 9))
-        applied = move(rlmm, first, FINISHED)
-        add(rlmm, segment(tp, 10, 19))
-        assert move(rlmm, first, FINISHED).revision == applied.revision
+    def test_a_repeat_returns_the_revision_of_the_change_not_the_present_one(self) -> None:
+        first = self.add(self.segment(0, 9))
+        applied = self.move(first, FINISHED)
+        self.add(self.segment(10, 19))
+        assert self.move(first, FINISHED).revision == applied.revision
 
-    def test_repeated_finish_does_not_change_the_look_up(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        displaced, displacer = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 5, 150)
-        move(rlmm, displaced, FINISHED)
-        assert id_at(rlmm, tp, 0, 50) == id_of(displacer)
+    def test_repeated_finish_does_not_change_the_look_up(self) -> None:
+        displaced, displacer = self.finished(10, 100), self.finished(5, 150)
+        self.move(displaced, FINISHED)
+        assert self.id_at(0, 50) == id_of(displacer)
 
     @pytest.mark.parametrize(
         ("stored", "again", "is_repeat"),
@@ -176,132 +172,105 @@ class Repeats(RlmmContractPart):
         ],
     )
     def test_an_update_again_is_a_repeat_with_the_same_custom_metadata_or_none(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
-        stored: bytes | None,
-        again: bytes | None,
-        is_repeat: bool,
+        self, stored: bytes | None, again: bytes | None, is_repeat: bool
     ) -> None:
-        only = add(rlmm, segment(tp, 0, 9))
-        move(rlmm, only, FINISHED, custom_metadata=stored)
+        only = self.add(self.segment(0, 9))
+        self.move(only, FINISHED, custom_metadata=stored)
         if is_repeat:
-            assert move(rlmm, only, FINISHED, custom_metadata=again).applied is False
+            assert self.move(only, FINISHED, custom_metadata=again).applied is False
         else:
             with pytest.raises(SegmentAlreadyExistsError):
-                move(rlmm, only, FINISHED, custom_metadata=again)
-        (listed,) = all_segments(rlmm, tp)
+                self.move(only, FINISHED, custom_metadata=again)
+        (listed,) = all_segments(self.rlmm, self.tp)
         assert listed.custom_metadata == stored
 
-    def test_absent_custom_metadata_keeps_the_stored_one(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = add(rlmm, segment(tp, 0, 9))
-        move(rlmm, only, FINISHED, custom_metadata=b"where it is")
-        move(rlmm, only, DELETE_STARTED)
-        (listed,) = all_segments(rlmm, tp)
+    def test_absent_custom_metadata_keeps_the_stored_one(self) -> None:
+        only = self.add(self.segment(0, 9))
+        self.move(only, FINISHED, custom_metadata=b"where it is")
+        self.move(only, DELETE_STARTED)
+        (listed,) = all_segments(self.rlmm, self.tp)
         assert listed.custom_metadata == b"where it is"
 
-    def test_a_later_update_may_bring_other_custom_metadata(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = add(rlmm, segment(tp, 0, 9, custom_metadata=b"early"))
-        move(rlmm, only, FINISHED, custom_metadata=b"")
-        (listed,) = all_segments(rlmm, tp)
+    def test_a_later_update_may_bring_other_custom_metadata(self) -> None:
+        only = self.add(self.segment(0, 9, custom_metadata=b"early"))
+        self.move(only, FINISHED, custom_metadata=b"")
+        (listed,) = all_segments(self.rlmm, self.tp)
         assert listed.custom_metadata == b""
 
-    def test_an_update_brings_its_broker_and_time(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = add(rlmm, segment(tp, 0, 9))
-        move(rlmm, only, FINISHED, broker_id=OTHER_BROKER, event_timestamp_ms=9_999)
-        (listed,) = all_segments(rlmm, tp)
+    def test_an_update_brings_its_broker_and_time(self) -> None:
+        only = self.add(self.segment(0, 9))
+        self.move(only, FINISHED, broker_id=OTHER_BROKER, event_timestamp_ms=9_999)
+        (listed,) = all_segments(self.rlmm, self.tp)
         assert (listed.broker_id, listed.event_timestamp_ms) == (OTHER_BROKER, 9_999)
 
 
 class BadSegments(RlmmContractPart):
     @pytest.mark.parametrize("state", UPDATES)
-    def test_an_add_in_another_state_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, state: RemoteLogSegmentState
-    ) -> None:
+    def test_an_add_in_another_state_is_refused(self, state: RemoteLogSegmentState) -> None:
         with pytest.raises(InvalidRequestError, match="state"):
-            rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9, state=state))
+            self.rlmm.add_remote_log_segment_metadata(self.segment(0, 9, state=state))
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_remote_log_segments(tp)
+            self.rlmm.list_remote_log_segments(self.tp)
 
-    def test_custom_metadata_over_the_limit_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = add(rlmm, segment(tp, 0, 9))
+    def test_custom_metadata_over_the_limit_is_refused(self) -> None:
+        only = self.add(self.segment(0, 9))
         with pytest.raises(CustomMetadataTooLargeError, match="custom_metadata"):
-            move(rlmm, only, FINISHED, custom_metadata=b"x" * 129)
+            self.move(only, FINISHED, custom_metadata=b"x" * 129)
         with pytest.raises(CustomMetadataTooLargeError, match="custom_metadata"):
-            add(rlmm, segment(tp, 10, 19, custom_metadata=b"x" * 129))
-        assert move(rlmm, only, FINISHED, custom_metadata=b"x" * 128).applied
+            self.add(self.segment(10, 19, custom_metadata=b"x" * 129))
+        assert self.move(only, FINISHED, custom_metadata=b"x" * 128).applied
 
-    def test_text_that_cannot_be_stored_is_refused(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_text_that_cannot_be_stored_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError, match="reason"):
-            rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), MutationContext(reason="a\0b"))
+            self.rlmm.add_remote_log_segment_metadata(
+                self.segment(0, 9), MutationContext(reason="a\0b")
+            )
 
-    def test_any_other_text_is_stored(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
+    def test_any_other_text_is_stored(self) -> None:
         why = MutationContext(request_id="é'\";--%s:x", reason="%(a)s ☃", plan_id="p")
-        only = segment(tp, 0, 9)
-        assert rlmm.add_remote_log_segment_metadata(only, why).applied
-        assert rlmm.add_remote_log_segment_metadata(only, why).applied
+        only = self.segment(0, 9)
+        assert self.rlmm.add_remote_log_segment_metadata(only, why).applied
+        assert self.rlmm.add_remote_log_segment_metadata(only, why).applied
 
-    def test_a_segment_with_many_epochs_is_found_in_each(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        wide = finished(rlmm, tp, 0, 499, {epoch: epoch for epoch in range(500)})
-        found = {id_at(rlmm, tp, epoch, epoch) for epoch in (0, 1, 250, 498, 499)}
+    def test_a_segment_with_many_epochs_is_found_in_each(self) -> None:
+        wide = self.finished(0, 499, {epoch: epoch for epoch in range(500)})
+        found = {self.id_at(epoch, epoch) for epoch in (0, 1, 250, 498, 499)}
         assert found == {id_of(wide)}
 
-    def test_the_greatest_numbers_there_are_are_kept(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        most = finished(
-            rlmm, tp, 2**63 - 2, 2**63 - 1, {2**31 - 1: 2**63 - 2}, segment_size_in_bytes=2**31 - 1
+    def test_the_greatest_numbers_there_are_are_kept(self) -> None:
+        most = self.finished(
+            2**63 - 2, 2**63 - 1, {2**31 - 1: 2**63 - 2}, segment_size_in_bytes=2**31 - 1
         )
-        assert id_at(rlmm, tp, 2**31 - 1, 2**63 - 1) == id_of(most)
-        assert rlmm.highest_offset_for_epoch(tp, 2**31 - 1).value == 2**63 - 1
+        assert self.id_at(2**31 - 1, 2**63 - 1) == id_of(most)
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 2**31 - 1).value == 2**63 - 1
 
 
 class Fences(RlmmContractPart):
     @pytest.mark.parametrize("way", ["leadership", "context", "metadata"])
-    def test_an_older_leader_may_not_add(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, way: str
-    ) -> None:
+    def test_an_older_leader_may_not_add(self, way: str) -> None:
         if way == "leadership":
-            rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
+            self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 7)], [], BROKER)
         elif way == "context":
-            rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), at_epoch(7))
+            self.rlmm.add_remote_log_segment_metadata(self.segment(0, 9), at_epoch(7))
         else:
-            add(rlmm, segment(tp, 0, 9, broker_leader_epoch=7))
-        before = revision_of(rlmm, tp)
+            self.add(self.segment(0, 9, broker_leader_epoch=7))
+        before = self.revision()
         with pytest.raises(FencedLeaderEpochError):
-            rlmm.add_remote_log_segment_metadata(segment(tp, 10, 19), at_epoch(6))
+            self.rlmm.add_remote_log_segment_metadata(self.segment(10, 19), at_epoch(6))
         with pytest.raises(FencedLeaderEpochError):
-            add(rlmm, segment(tp, 10, 19, broker_leader_epoch=6))
-        assert revision_of(rlmm, tp) == before
-        assert rlmm.add_remote_log_segment_metadata(segment(tp, 10, 19), at_epoch(7)).applied
+            self.add(self.segment(10, 19, broker_leader_epoch=6))
+        assert self.revision() == before
+        assert self.rlmm.add_remote_log_segment_metadata(self.segment(10, 19), at_epoch(7)).applied
 
-    def test_the_calls_epoch_counts_before_the_segments(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
-        late = segment(tp, 0, 9, broker_leader_epoch=3)
-        assert rlmm.add_remote_log_segment_metadata(late, at_epoch(7)).applied
+    def test_the_calls_epoch_counts_before_the_segments(self) -> None:
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 7)], [], BROKER)
+        late = self.segment(0, 9, broker_leader_epoch=3)
+        assert self.rlmm.add_remote_log_segment_metadata(late, at_epoch(7)).applied
 
-    def test_no_epoch_is_no_fence(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
-        only = finished(rlmm, tp, 0, 9)
-        assert move(rlmm, only, DELETE_STARTED).applied
+    def test_no_epoch_is_no_fence(self) -> None:
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 7)], [], BROKER)
+        only = self.finished(0, 9)
+        assert self.move(only, DELETE_STARTED).applied
 
     @pytest.mark.parametrize(
         ("way", "target", "broker", "is_allowed"),
@@ -316,77 +285,67 @@ class Fences(RlmmContractPart):
     )
     def test_transitions_allowed_to_an_older_leader(
         self,
-        rlmm: RemoteLogMetadataManager,
-        tp: TopicIdPartition,
         way: list[RemoteLogSegmentState],
         target: RemoteLogSegmentState,
         broker: int,
         is_allowed: bool,
     ) -> None:
-        only = add(rlmm, segment(tp, 0, 9, broker_leader_epoch=6), *way)
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], OTHER_BROKER)
-        before = list(all_segments(rlmm, tp))
+        only = self.add(self.segment(0, 9, broker_leader_epoch=6), *way)
+        self.rlmm.on_partition_leadership_changes(
+            [PartitionLeadership(self.tp, 7)], [], OTHER_BROKER
+        )
+        before = list(all_segments(self.rlmm, self.tp))
         if is_allowed:
-            move(rlmm, only, target, context=at_epoch(6), broker_id=broker)
+            self.move(only, target, context=at_epoch(6), broker_id=broker)
         else:
             with pytest.raises(FencedLeaderEpochError):
-                move(rlmm, only, target, context=at_epoch(6), broker_id=broker)
-            assert list(all_segments(rlmm, tp)) == before
+                self.move(only, target, context=at_epoch(6), broker_id=broker)
+            assert list(all_segments(self.rlmm, self.tp)) == before
 
-    def test_an_older_leadership_changes_nothing(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
-        before = revision_of(rlmm, tp)
-        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 5)], [], BROKER)
-        rlmm.on_partition_leadership_changes([], [PartitionLeadership(tp)], BROKER)
-        assert revision_of(rlmm, tp) == before
+    def test_an_older_leadership_changes_nothing(self) -> None:
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 7)], [], BROKER)
+        before = self.revision()
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 5)], [], BROKER)
+        self.rlmm.on_partition_leadership_changes([], [PartitionLeadership(self.tp)], BROKER)
+        assert self.revision() == before
         with pytest.raises(FencedLeaderEpochError):
-            rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), at_epoch(6))
+            self.rlmm.add_remote_log_segment_metadata(self.segment(0, 9), at_epoch(6))
 
 
 class Leadership(RlmmContractPart):
-    def test_a_batch_with_one_wrong_name_changes_nothing(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        add(rlmm, segment(tp, 0, 9))
-        renamed = TopicIdPartition(tp.topic_id, "payments", 2)
-        new = TopicIdPartition(tp.topic_id, tp.topic, 1)
+    def test_a_batch_with_one_wrong_name_changes_nothing(self) -> None:
+        self.add(self.segment(0, 9))
+        renamed = TopicIdPartition(self.tp.topic_id, "payments", 2)
+        new = TopicIdPartition(self.tp.topic_id, self.tp.topic, 1)
         with pytest.raises(InvalidRequestError, match="topic"):
-            rlmm.on_partition_leadership_changes(
+            self.rlmm.on_partition_leadership_changes(
                 [PartitionLeadership(new, 1)], [PartitionLeadership(renamed, 1)], BROKER
             )
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_remote_log_segments(new)
+            self.rlmm.list_remote_log_segments(new)
 
-    def test_a_partition_named_twice_has_the_higher_epoch(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_partition_leadership_changes(
-            [PartitionLeadership(tp, 7)], [PartitionLeadership(tp, 5), PartitionLeadership(tp)], 1
+    def test_a_partition_named_twice_has_the_higher_epoch(self) -> None:
+        self.rlmm.on_partition_leadership_changes(
+            [PartitionLeadership(self.tp, 7)],
+            [PartitionLeadership(self.tp, 5), PartitionLeadership(self.tp)],
+            1,
         )
-        assert revision_of(rlmm, tp) == 1
+        assert self.revision() == 1
         with pytest.raises(FencedLeaderEpochError):
-            rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), at_epoch(6))
+            self.rlmm.add_remote_log_segment_metadata(self.segment(0, 9), at_epoch(6))
 
-    def test_stopping_touches_no_metadata(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        only = finished(rlmm, tp, 0, 9)
-        before = revision_of(rlmm, tp)
-        rlmm.on_stop_partitions([tp], BROKER)
-        rlmm.on_stop_partitions([tp], BROKER)
-        assert ids(rlmm, tp) == [id_of(only)]
-        assert revision_of(rlmm, tp) == before
+    def test_stopping_touches_no_metadata(self) -> None:
+        only = self.finished(0, 9)
+        before = self.revision()
+        self.rlmm.on_stop_partitions([self.tp], BROKER)
+        self.rlmm.on_stop_partitions([self.tp], BROKER)
+        assert self.ids() == [id_of(only)]
+        assert self.revision() == before
 
-    def test_stopping_an_unknown_partition_does_not_make_it_known(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        rlmm.on_stop_partitions([tp], BROKER)
+    def test_stopping_an_unknown_partition_does_not_make_it_known(self) -> None:
+        self.rlmm.on_stop_partitions([self.tp], BROKER)
         with pytest.raises(RemoteResourceNotFoundError):
-            rlmm.list_remote_log_segments(tp)
+            self.rlmm.list_remote_log_segments(self.tp)
 
-    def test_a_migrated_database_is_ready_for_any_partition(
-        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
-    ) -> None:
-        assert rlmm.is_ready(tp)
+    def test_a_migrated_database_is_ready_for_any_partition(self) -> None:
+        assert self.rlmm.is_ready(self.tp)

@@ -23,7 +23,6 @@ from time import monotonic
 
 from google.protobuf.descriptor import MethodDescriptor
 
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database import schema
 from tests.deep.fuzzing.calling import METHODS
 from tests.deep.fuzzing.campaign import Tally, Target, fuzz
@@ -31,6 +30,7 @@ from tests.deep.fuzzing.parser_runs import run_parser
 from tests.deep.fuzzing.progress import Progress, print_line
 from tests.deep.fuzzing.storage_targets import running_rlm, running_rsm
 from tests.deep.fuzzing.targets import running_rlmm_target
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.parsers.all_targets import TARGETS as PARSERS
 
 _LEAST_S = 2
@@ -75,7 +75,7 @@ def _fuzz_rpcs(
         name = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="sediment-fuzzing-"))
         directory = Path(name)
         directory.chmod(0o711)  # PostgreSQL runs as a user of its own
-        postgres = cleanup.enter_context(EmbeddedPostgres(directory / "postgres"))
+        postgres = cleanup.enter_context(DatabaseServer(directory / "postgres"))
         while monotonic() < ends and not findings:
             # Databases for each round: digests of small ones are quick.
             with ExitStack() as running:
@@ -97,7 +97,7 @@ def _calls(tallies: Mapping[str, Tally]) -> int:
 
 
 def _targets(
-    running: ExitStack, postgres: EmbeddedPostgres, directory: Path, seed: int
+    running: ExitStack, postgres: DatabaseServer, directory: Path, seed: int
 ) -> dict[str, Target]:
     urls = [postgres.create_database(f"{service}_{seed}") for service in ("rlmm", "rlm")]
     for url in urls:

@@ -3,7 +3,6 @@
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 EVERY_S = 5.0
@@ -22,12 +21,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

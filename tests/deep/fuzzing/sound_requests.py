@@ -27,10 +27,17 @@ SETTINGS: Final = {
     "retention.bytes": "-1",
     "local.retention.ms": "500",
     "sediment.retention.owner": "sweep",
-    "sediment.hold": "true",
-    "sediment.sweep.paused": "false",
+    "sediment.owner": "team",
     "remote.storage.enable": "true",
 }
+_HOLDS: Final = (
+    (pb.HOLD_KIND_OPERATOR, "audit"),
+    (pb.HOLD_KIND_LEGAL, "case 7"),
+    (pb.HOLD_KIND_EXPORT, "lake"),
+    (pb.HOLD_KIND_REBUILD, "rebuild"),
+)
+"""A name for each kind: it is of one kind in a scope."""
+_UNTIL_MS = st.sampled_from([4_000_000_000_000, 5_000_000_000_000])
 _TEXTS = st.sampled_from(["", "why", "run-1"])
 _STRINGS: Final = FieldDescriptor.CPPTYPE_STRING
 _INTEGERS: Final = {
@@ -87,6 +94,9 @@ class _Maker:
             segment_pb.RemoteLogSegmentMetadata.DESCRIPTOR: self._segment,
             segment_pb.RemoteLogSegmentMetadataUpdate.DESCRIPTOR: self._update,
             pb.PartitionReport.DESCRIPTOR: self._report,
+            pb.Hold.DESCRIPTOR: self._hold,
+            pb.SetHoldRequest.DESCRIPTOR: self._hold_to_set,
+            pb.EndHoldRequest.DESCRIPTOR: self._hold_to_end,
             storage_pb.ObjectLocation.DESCRIPTOR: self._object,
         }
 
@@ -256,6 +266,40 @@ class _Maker:
             only_local_bytes=draw(st.integers(0, 1_000)),
             copied_through_offset=draw(st.integers(-1, LAST_OFFSET)),
         )
+
+    def _hold(self) -> pb.Hold:
+        draw, partition = self._draw, self._partition()
+        kind, name = draw(st.sampled_from(_HOLDS))
+        if kind == pb.HOLD_KIND_REBUILD:
+            return pb.Hold(name=name, kind=kind)
+        made = pb.Hold(
+            name=name,
+            kind=kind,
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            first_offset=draw(st.integers(0, LAST_OFFSET)),
+            reason="why",
+        )
+        is_export = kind == pb.HOLD_KIND_EXPORT
+        if is_export or self._chance(2):
+            made.partition = partition.partition
+        if not is_export and self._chance(2):
+            made.last_offset = made.first_offset + draw(st.integers(0, 15))
+        if not is_export and self._chance(3):
+            made.until_ms = draw(_UNTIL_MS)
+        return made
+
+    def _hold_to_set(self) -> pb.SetHoldRequest:
+        made = pb.SetHoldRequest(hold=self._hold())
+        kind, is_timed = made.hold.kind, made.hold.HasField("until_ms")
+        may_be_leased = kind != pb.HOLD_KIND_REBUILD and not is_timed
+        if kind == pb.HOLD_KIND_EXPORT or (may_be_leased and self._chance(3)):
+            made.lease_ms = self._draw(_NUMBERS["lease"])
+        return made
+
+    def _hold_to_end(self) -> pb.EndHoldRequest:
+        context = segment_pb.MutationContext(reason=self._draw(_TEXTS))
+        return pb.EndHoldRequest(hold=self._hold(), context=context)
 
     def _chance(self, part: int, of: int | None = None) -> bool:
         """One in `part`; with `of`, `part` of so many."""

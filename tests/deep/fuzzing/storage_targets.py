@@ -14,13 +14,13 @@ from crc32c import crc32c
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_manager import PartitionRole, all_descriptions
 from services.api.segment_objects import ObjectQuery
+from services.api.validation import seal
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto
 from services.rsm.factory import build_manager
-from services.rsm.segment_objects import encode
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied
@@ -84,7 +84,7 @@ def _world_of_objects(
     return World(
         partitions=[topic_id_partition_to_proto(segments[0].topic_id_partition)],
         segments=[metadata_to_proto(each) for each in segments],
-        page_tokens=[token, *(encode(ObjectQuery(), text) for text in _FORGED)],
+        page_tokens=[token, *(seal(ObjectQuery(), text.encode()) for text in _FORGED)],
         objects=[
             storage_pb.ObjectLocation(location_id=each.location.location_id, key=each.location.key)
             for each in own

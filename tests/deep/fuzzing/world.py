@@ -13,6 +13,7 @@ from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
     RemoteLogMetadataManager,
     SegmentUpdate,
+    all_holds,
 )
 from services.api.segment_batches import SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -30,6 +31,7 @@ from tests.contract.rlmm.segments import (
     segment,
     update_to,
 )
+from tests.harness.holds import hold
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as storage_pb
 
@@ -74,7 +76,9 @@ def make_world(rlmm: RemoteLogMetadataManager, seed: str) -> World:
     random = Random(seed)
     tps = [*_topic(random, 6), *_topic(random, 2)]
     lively, marked, going, gone, empty, _never, held, swept = tps
-    rlmm.confirm_rebuild()  # the requests for an earlier world may have begun one
+    for each in all_holds(rlmm):  # the requests for an earlier world may have set some
+        if each.topic_id is None:
+            rlmm.end_hold(each)
     rlmm.on_partition_leadership_changes([PartitionLeadership(lively, 2)], [], BROKER)
     segments = _fill(rlmm, [lively, marked, held, swept], random)
     taken(rlmm, report_of(lively, leader_epoch=3))
@@ -83,8 +87,8 @@ def make_world(rlmm: RemoteLogMetadataManager, seed: str) -> World:
     put_deletion(rlmm, marked, MARKED)
     put_deletion(rlmm, going, MARKED, PARTITION_STARTED)
     put_deletion(rlmm, gone, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
-    settings = {"sediment.hold": "true", "sediment.retention.owner": "sweep"}
-    rlmm.put_topic_config(held.topic_id, settings)
+    rlmm.put_topic_config(held.topic_id, {"sediment.retention.owner": "sweep"})
+    hold(rlmm, held)
     return World(
         [topic_id_partition_to_proto(tp) for tp in tps],
         [metadata_to_proto(each) for each in segments],

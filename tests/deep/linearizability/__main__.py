@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
+from tests.deep.histories.checker import check
+from tests.deep.histories.history import History
 from tests.deep.linearizability.campaign import Totals, run_round
-from tests.deep.linearizability.checker import check
 from tests.deep.linearizability.deployment import running_deployment
 from tests.deep.linearizability.faults import FAULTS
-from tests.deep.linearizability.history import History
 
 FAULTS_PER_ROUND = 3
 
@@ -30,8 +30,8 @@ def main(
 ) -> None:
     """Hold RLMM against its sequential model under faults, and print what was done."""
     if check_file is not None:
-        for name, order in check(History.load(check_file)).items():
-            typer.echo(f"{name}: {len(order.changes)} changes in order")
+        for tp, order in check(History.load(check_file)).items():
+            typer.echo(f"partition {tp}: {len(order.changes)} changes in order")
         return
     first = int(time.time()) if seed is None else seed
     totals = Totals()
@@ -45,7 +45,8 @@ def main(
                 typer.echo(f"seed {first + rounds}: {', '.join(faults)}")
                 run_round(deployment, first + rounds, faults, between, totals)
                 rounds += 1
-    typer.echo(str(totals))
+    for name, count in sorted(totals.items()):
+        typer.echo(f"{count:,} {name}")
 
 
 if __name__ == "__main__":

@@ -15,17 +15,15 @@ from sqlalchemy import Engine, make_url
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.common.client_security import PLAINTEXT
-from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm.database import schema
 from services.rlmm.database.engine import create_database_engine
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
-from tests.deep.linearizability.history import TrailEntry
+from tests.deep.histories.history import TrailEntry, trail_of
 from tests.deep.linearizability.postgres_proxy import PostgresProxy
-from tests.deep.model.subjects import event_of
-from tests.harness.databases import events
+from tests.harness.local_servers import DatabaseServer
 from tests.harness.proxy import TcpProxy
 
 DATABASE = "histories"
@@ -35,13 +33,13 @@ PROCESSES = 2
 @dataclass(frozen=True)
 class Deployment:
     """Attributes:
-    postgres: whoever kills it may: it is nobody else's.
+    postgres: its own, which tests may kill.
     postgres_proxy: between both RLMMs and PostgreSQL.
     client_proxies: before each RLMM.
-    engine: straight to the database, for what a test asks beside RLMM.
+    engine: straight to the database, for what a test reads without RLMM.
     """
 
-    postgres: EmbeddedPostgres
+    postgres: DatabaseServer
     postgres_proxy: PostgresProxy
     rlmms: Sequence[ServiceProcess]
     client_proxies: Sequence[TcpProxy]
@@ -63,11 +61,6 @@ class Deployment:
         return trail_of(self.engine, tp)
 
 
-def trail_of(engine: Engine, tp: TopicIdPartition) -> list[TrailEntry]:
-    """The partition's audit trail, in order."""
-    return [TrailEntry(str(tp), event_of(row), row.repeat_count) for row in events(engine, tp)]
-
-
 @contextmanager
 def running_deployment(directory: Path) -> Iterator[Deployment]:
     """Everything started, with its data in `directory`; ended however it was left.
@@ -75,7 +68,7 @@ def running_deployment(directory: Path) -> Iterator[Deployment]:
     `directory` must be open to PostgreSQL's own user, as tests.conftest's server_directory is.
     """
     with ExitStack() as stack:
-        postgres = EmbeddedPostgres(directory / "postgres")
+        postgres = DatabaseServer(directory / "postgres")
         postgres.start()
         stack.callback(postgres.kill)
         database_url = postgres.create_database(DATABASE)

@@ -1,8 +1,8 @@
-"""What goes wrong while clients work; each leaves everything running again."""
+"""What goes wrong while clients work; each fault leaves everything running again."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from services.local.stack import ServiceProcess
 from tests.deep.linearizability.deployment import Deployment
 from tests.deep.linearizability.postgres_proxy import AFTER_COMMIT, BEFORE_COMMIT, COMMIT
 from tests.harness.eventually import eventually
@@ -15,70 +15,44 @@ _BUSY_MACHINE_MS = 120_000
 Fault = Callable[[Deployment], None]
 
 
-def kill_postgres(deployment: Deployment) -> None:
+def _kill_postgres(deployment: Deployment) -> None:
     deployment.postgres.kill()
     deployment.postgres.start()
 
 
-def kill_one_rlmm(deployment: Deployment) -> None:
-    kill_and_restart(deployment.rlmms[0])
+def _kill_rlmm(number: int, deployment: Deployment) -> None:
+    kill_and_restart(deployment.rlmms[number])
 
 
-def kill_other_rlmm(deployment: Deployment) -> None:
-    kill_and_restart(deployment.rlmms[1])
-
-
-def cut_database_connections(deployment: Deployment) -> None:
-    deployment.postgres_proxy.cut_connections()
-
-
-def cut_client_connections(deployment: Deployment) -> None:
+def _cut_client_connections(deployment: Deployment) -> None:
     for proxy in deployment.client_proxies:
         proxy.cut_connections()
 
 
-def cut_before_commit(deployment: Deployment) -> None:
-    _cut_commits(deployment, BEFORE_COMMIT)
-
-
-def cut_after_commit(deployment: Deployment) -> None:
-    _cut_commits(deployment, AFTER_COMMIT)
-
-
-def die_before_commit(deployment: Deployment) -> None:
-    _die_at(deployment.rlmms[0], "rlmm.before_commit")
-
-
-def die_after_commit(deployment: Deployment) -> None:
-    _die_at(deployment.rlmms[1], "rlmm.after_commit")
-
-
-FAULTS: Mapping[str, Fault] = {
-    fault.__name__: fault
-    for fault in (
-        cut_after_commit,
-        kill_postgres,
-        cut_client_connections,
-        kill_one_rlmm,
-        cut_before_commit,
-        cut_database_connections,
-        kill_other_rlmm,
-        die_after_commit,
-        die_before_commit,
-    )
-}
-
-
-def _cut_commits(deployment: Deployment, cut: Cut) -> None:
-    """As clients work, so that there are COMMITs to cut."""
+def _cut_commits(cut: Cut, deployment: Deployment) -> None:
+    """Cut connections at their COMMIT, as clients work, so that there are some."""
     proxy = deployment.postgres_proxy
     cuts_before = proxy.cuts
     proxy.faults.add(cut, operation=COMMIT, times=COMMITS_CUT_AT_ONCE)
     eventually(lambda: proxy.cuts - cuts_before == COMMITS_CUT_AT_ONCE, _BUSY_MACHINE_MS)
 
 
-def _die_at(rlmm: ServiceProcess, failpoint: str) -> None:
-    """As clients work, so that the failpoint is passed."""
+def _die_at(failpoint: str, number: int, deployment: Deployment) -> None:
+    """Let an RLMM die at a failpoint, which it passes as clients work."""
+    rlmm = deployment.rlmms[number]
     rlmm.kill()
     run_until_killed(rlmm, failpoint, 10, _BUSY_MACHINE_MS)
     rlmm.start()
+
+
+FAULTS: Mapping[str, Fault] = {
+    "cut_after_commit": partial(_cut_commits, AFTER_COMMIT),
+    "kill_postgres": _kill_postgres,
+    "cut_client_connections": _cut_client_connections,
+    "kill_one_rlmm": partial(_kill_rlmm, 0),
+    "cut_before_commit": partial(_cut_commits, BEFORE_COMMIT),
+    "cut_database_connections": lambda deployment: deployment.postgres_proxy.cut_connections(),
+    "kill_other_rlmm": partial(_kill_rlmm, 1),
+    "die_after_commit": partial(_die_at, "rlmm.after_commit", 1),
+    "die_before_commit": partial(_die_at, "rlmm.before_commit", 0),
+}

@@ -5,10 +5,9 @@ from random import Random
 from threading import Event
 
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from tests.deep.linearizability.client import ask
-from tests.deep.linearizability.draws import Draw, UsedPartition
-from tests.deep.linearizability.history import Recorder
-from tests.deep.linearizability.operations import Answered, Listed, Lost, Operation, Read, Reply
+from tests.deep.histories.draws import ConcurrentDraws, SharedModel
+from tests.deep.histories.history import Recorder
+from tests.deep.histories.operations import Lost, Operation
 
 MAX_REPEATS = 6
 PAUSE_AFTER_LOSS_S = 0.05
@@ -16,50 +15,40 @@ PAUSE_AFTER_LOSS_S = 0.05
 
 @dataclass
 class RandomClient:
-    """One thread's worth of operations, the same for the same seed but for what it meets.
+    """One thread's worth of operations.
 
     Attributes:
         rlmms: to any of which it turns; after a lost reply to the next one.
+        shared: the model of all clients, from which they draw.
     """
 
     name: str
     random: Random
     rlmms: list[RemoteLogMetadataManager]
-    partitions: list[UsedPartition]
+    shared: SharedModel
     recorder: Recorder
     stopping: Event
 
     def run(self) -> None:
-        """Operations, one after another, until `stopping`."""
+        """Perform operations, one after another, until `stopping`."""
+        draws = ConcurrentDraws(self.random, self.shared)
         while not self.stopping.is_set():
-            partition = self.random.choice(self.partitions)
-            self._do(partition, self.draw(partition))
+            self._perform(draws.next())
 
-    def _do(self, partition: UsedPartition, operation: Operation) -> None:
-        """Ask, and mostly ask again for what was lost: under its request id, if it has one."""
+    def _perform(self, operation: Operation) -> None:
+        """Call, and mostly call again for what was lost: under its request id, if it has one."""
         for _ in range(self.random.randrange(1, MAX_REPEATS)):
-            reply = self._ask(partition, operation)
+            reply = self._call(operation)
             if not isinstance(reply, Lost):
-                self._note_revision(partition, reply)
+                self.shared.apply(operation, reply)
                 return
             self.rlmms.append(self.rlmms.pop(0))
             self.stopping.wait(PAUSE_AFTER_LOSS_S)
-            if isinstance(operation, Read) or self.stopping.is_set():
+            if not operation.is_mutation or self.stopping.is_set():
                 return
 
-    def _ask(self, partition: UsedPartition, operation: Operation) -> Reply:
+    def _call(self, operation: Operation) -> object:
         rlmm = self.rlmms[0] if self.random.random() < 0.8 else self.random.choice(self.rlmms)
         return self.recorder.perform(
-            self.name, partition.name, operation, lambda: ask(rlmm, partition.tp, operation)
+            self.name, operation, lambda: operation.reply(rlmm, self.shared.space)
         )
-
-    def _note_revision(self, partition: UsedPartition, reply: Reply) -> None:
-        match reply:
-            case Answered(revision=revision):
-                partition.revision = revision
-            case Listed(page):
-                partition.revision = page.revision
-
-    def draw(self, partition: UsedPartition) -> Operation:
-        """The next operation of a partition."""
-        return Draw(self.random, partition, partition.used()).operation()

@@ -1,8 +1,8 @@
-"""RLMM against the reference model, at length:
+"""Compare RLMM with its model, at length:
 
     python -m tests.deep.model [--seed N] [--operations M]
 
-Prints what was done and reached. Exits with 1 where RLMM and the model differ, with 2 where fewer
+Prints what was done and reached. Exits with 1 if RLMM and the model differ, with 2 if fewer
 than 95 % of the cells were reached by a run that is long enough. The seed that a failing test has
 printed shows the failure again.
 """
@@ -14,17 +14,17 @@ import tempfile
 from pathlib import Path
 from time import monotonic
 
-from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database import schema
-from tests.deep.model.comparison import Tally
-from tests.deep.model.runs import GRPC_SHARE, DifferenceError, reached_share, report, run
+from tests.deep.fuzzing.progress import Progress, print_line
+from tests.deep.model.runs import GRPC_SHARE, DifferenceError, Tally, run
 from tests.deep.model.subjects import subjects
+from tests.harness.local_servers import DatabaseServer
 
 ALL_OPERATIONS = 100_000
 LONG_ENOUGH = 20_000
 LEAST_REACHED = 0.95
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
-"""Nothing is killed here, and nothing is kept."""
+"""Nothing is killed here, and no data is needed later."""
 
 
 def main() -> int:
@@ -32,45 +32,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**9))
     parser.add_argument("--operations", type=int, default=ALL_OPERATIONS)
     arguments = parser.parse_args()
-    _tell(f"first seed {arguments.seed}; one sequence of {GRPC_SHARE} goes through gRPC")
-    began = monotonic()
+    print_line(f"first seed {arguments.seed}; one sequence of {GRPC_SHARE} goes through gRPC")
+    tally, began = Tally(), monotonic()
     try:
-        tally = _run(arguments.seed, arguments.operations, began)
+        with Progress(lambda: f"  {tally.operations:,} operations, {monotonic() - began:.0f} s"):
+            _run(arguments.seed, arguments.operations, tally)
     except DifferenceError as e:
-        _tell(str(e))
+        print_line(str(e))
         return 1
-    for line in report(tally):
-        _tell(line)
-    seconds = monotonic() - began
-    _tell(f"{seconds:.0f} s, {tally.operations / seconds:.0f} operations/s")
+    print_line(str(tally))
     is_short = tally.operations < LONG_ENOUGH
-    return 0 if is_short or reached_share(tally) >= LEAST_REACHED else 2
+    return 0 if is_short or tally.reached_share >= LEAST_REACHED else 2
 
 
-def _run(seed: int, operations: int, began: float) -> Tally:
+def _run(seed: int, operations: int, tally: Tally) -> None:
     with tempfile.TemporaryDirectory(prefix="sediment-model-") as name:
         directory = Path(name)
         directory.chmod(0o711)  # PostgreSQL runs as a user of its own
-        with EmbeddedPostgres(directory / "postgres", NOT_DURABLE) as postgres:
+        with DatabaseServer(directory / "postgres", NOT_DURABLE) as postgres:
             url = postgres.create_database("model")
             schema.upgrade(url)
-            with subjects(url) as (in_process, over_grpc):
-
-                def progress(tally: Tally) -> None:
-                    if tally.sequences % 50 == 0:
-                        _tell(f"  {tally.operations:,} operations, {monotonic() - began:.0f} s")
-
-                return run(
-                    seed,
-                    operations,
-                    lambda each: in_process if each % GRPC_SHARE else over_grpc,
-                    progress,
-                )
-
-
-def _tell(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+            with subjects(url) as both:
+                run(seed, operations, lambda each: both[each % GRPC_SHARE == 0], tally)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ from itertools import product
 from typing import NamedTuple
 
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tests.deep.model.kafka_cache import FINISHED, STARTED, KafkaCache, offsets_by_epoch
-from tests.deep.model.operations import Add, Move, MoveBatch, Operation, Space
-from tests.deep.model.reference import ReferenceRemoteLogMetadataManager
+from tests.deep.histories.kafka_cache import FINISHED, STARTED, KafkaCache, offsets_by_epoch
+from tests.deep.histories.model import Model
+from tests.deep.histories.operations import Add, Move, MoveBatch, Operation
+from tests.deep.histories.space import Space
 
 
 class Shape(Enum):
@@ -30,7 +31,7 @@ class Shape(Enum):
     OVERLAPS_SEVERAL = "shares offsets with two or more"
     OVERLAPS_IN_TWO_EPOCHS = "has two epochs, and shares offsets in both"
     WITHOUT_OFFSETS = "an epoch that ends before it starts"
-    NOT_TOLD = "an update of an unknown segment: nobody told its offsets"
+    UNKNOWN = "an update of an unknown segment, whose offsets are not known"
 
 
 class Cell(NamedTuple):
@@ -44,8 +45,8 @@ class Cell(NamedTuple):
 def cannot_exist(cell: Cell) -> str | None:
     """Why no call can reach the cell; None: one can."""
     is_update_of_nothing = cell.stored is None and cell.event is not STARTED
-    if is_update_of_nothing != (cell.shape is Shape.NOT_TOLD):
-        return "only an update of an unknown segment says nothing of offsets, and each of it does"
+    if is_update_of_nothing != (cell.shape is Shape.UNKNOWN):
+        return "an update of an unknown segment has no offsets, and every other event has some"
     if cell.stored is FINISHED and cell.event is not STARTED and cell.shape is Shape.FIRST:
         return "the segment itself has finished in the epoch"
     return None
@@ -57,10 +58,8 @@ ALL_CELLS = [
 POSSIBLE_CELLS = frozenset(cell for cell in ALL_CELLS if cannot_exist(cell) is None)
 
 
-def cells_of(
-    operation: Operation, model: ReferenceRemoteLogMetadataManager, space: Space
-) -> Iterator[Cell]:
-    """The cells that the operation is about to reach; the model has not seen it yet. None: what is
+def cells_of(operation: Operation, model: Model, space: Space) -> Iterator[Cell]:
+    """Yield the cells that the operation is about to reach, before the model; none for what is
     malformed in itself, such as an add in another state than COPY_SEGMENT_STARTED."""
     if isinstance(operation, MoveBatch):
         for move in operation.moves:
@@ -78,7 +77,7 @@ def cells_of(
 
 def _shapes(segment: RemoteLogSegmentMetadata | None, cache: KafkaCache) -> set[Shape]:
     if segment is None:
-        return {Shape.NOT_TOLD}
+        return {Shape.UNKNOWN}
     found: set[Shape] = set()
     overlapped_epochs = 0
     for epoch, own in offsets_by_epoch(segment).items():

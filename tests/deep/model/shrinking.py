@@ -1,100 +1,87 @@
-"""From a long sequence that shows a mismatch to a short one that shows it too (delta debugging)."""
+"""Shrink a long sequence that shows a mismatch to a short one that shows it too."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from services.api.calls import MutationContext
-from tests.deep.model.comparison import Mismatch
-from tests.deep.model.operations import (
-    Add,
-    Move,
-    MoveBatch,
-    Operation,
-    PutDeletion,
-    RaiseLogStart,
-)
+from tests.deep.histories.operations import Change, Import, MoveBatch, Operation
+from tests.deep.model.comparison import MismatchError
+
+T = TypeVar("T")
 
 MAX_REPLAYS = 2_000
 
-Replay = Callable[[Sequence[Operation]], Mismatch | None]
-Said = TypeVar("Said", bound=Operation | MutationContext)
+Replay = Callable[[Sequence[Operation]], MismatchError | None]
 
 
-def shrunk(mismatch: Mismatch, replay: Replay, max_replays: int = MAX_REPLAYS) -> Mismatch:
-    """The mismatch after as few and as plain operations as can be found: none of them can be
-    dropped alone, and nothing said in one left out, unless `max_replays` are used up first.
+def shrunk(
+    mismatch: MismatchError, replay: Replay, max_replays: int = MAX_REPLAYS
+) -> MismatchError:
+    """Return the mismatch after as few operations as can be found (delta debugging): none of them,
+    nor a part of one, can be dropped alone, unless `max_replays` are used up first.
 
-    Only what differs in the same kind of answer counts as the same mismatch: another fault that is
+    Only what differs in the same kind of reply counts as the same mismatch: another fault that is
     met on the way does not replace the one that was found.
     """
-    shrinker = _Shrinker(mismatch, replay, max_replays)
-    shrinker.drop_reads()
-    length = len(shrinker.mismatch.operations)
-    while True:
-        before = shrinker.mismatch.operations
-        length = max(1, length // 2)
-        shrinker.drop(length)
-        if length == 1:
-            shrinker.say_less()
-            if shrinker.mismatch.operations == before:
-                return shrinker.mismatch
+    smallest, replays_left = mismatch, max_replays
 
-
-class _Shrinker:
-    def __init__(self, mismatch: Mismatch, replay: Replay, max_replays: int) -> None:
-        self.mismatch = mismatch
-        self._replay = replay
-        self._replays_left = max_replays
-
-    def drop_reads(self) -> None:
-        """All but the last operation at once: they are many, and change nothing."""
-        *earlier, last = self.mismatch.operations
-        self._try([*(operation for operation in earlier if operation.is_mutation), last])
-
-    def drop(self, length: int) -> None:
-        """Drop runs of so many operations, wherever the mismatch stays."""
-        for place in reversed(range(0, len(self.mismatch.operations), length)):
-            before, after = self._around(place, length)
-            dropped = self._try([*before, *after])
-            if not dropped and length == 1:
-                self._try([*before, *map(_expecting_less, after)])
-
-    def say_less(self) -> None:
-        """Leave out what can be left out of each operation, one thing after another."""
-        for place in reversed(range(len(self.mismatch.operations))):
-            while self._say_less_at(place):
-                pass
-
-    def _say_less_at(self, place: int) -> bool:
-        before, after = self._around(place, 1)
-        return any(
-            self._try([*before, plainer, *after])
-            for operation in self.mismatch.operations[place : place + 1]
-            for plainer in _plainer(operation)
-        )
-
-    def _around(self, place: int, length: int) -> tuple[Sequence[Operation], Sequence[Operation]]:
-        operations = self.mismatch.operations
-        return operations[:place], operations[place + length :]
-
-    def _try(self, operations: Sequence[Operation]) -> bool:
-        """True: they show the mismatch, and take the place of those that did so far."""
-        if self._replays_left == 0 or tuple(operations) == self.mismatch.operations:
+    def shows(operations: Sequence[Operation]) -> bool:
+        """Return whether they show the mismatch; then they replace those that did so far."""
+        nonlocal smallest, replays_left
+        if replays_left == 0 or tuple(operations) == smallest.operations:
             return False
-        self._replays_left -= 1
-        found = self._replay(operations)
-        if found is None or found.what != self.mismatch.what:
+        replays_left -= 1
+        found = replay(operations)
+        if found is None or found.what != mismatch.what:
             return False
-        self.mismatch = found
+        smallest = found
         return True
+
+    *earlier, last = mismatch.operations
+    shows([*(each for each in earlier if each.is_mutation), last])  # reads are many
+    length = len(smallest.operations)
+    while True:
+        length, before = max(1, length // 2), smallest.operations
+        for place in reversed(range(0, len(before), length)):
+            kept, after = smallest.operations[:place], smallest.operations[place + length :]
+            if not shows([*kept, *after]) and length == 1:
+                shows([*kept, *map(_expecting_less, after)])
+        if length > 1 or smallest.operations != before:
+            continue
+        if not any(
+            shows([*before[:place], less, *before[place + 1 :]])
+            for place, operation in enumerate(before)
+            for less in _without_a_part(operation)
+        ):
+            return smallest
+
+
+def _without_a_part(operation: Operation) -> Iterator[Operation]:
+    """Yield a batch without each of its moves, an import without each message and each segment."""
+    match operation:
+        case MoveBatch(moves):
+            yield from map(MoveBatch, _without_one(moves))
+        case Import(messages=messages):
+            for fewer in _without_one(messages):
+                yield replace(operation, messages=fewer)
+            for place, message in enumerate(messages):
+                for less in _without_one(message):
+                    changed = (*messages[:place], less, *messages[place + 1 :])
+                    yield replace(operation, messages=changed)
+
+
+def _without_one(parts: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    """Yield the parts without each one, as long as one is left."""
+    if len(parts) > 1:
+        yield from (parts[:place] + parts[place + 1 :] for place in range(len(parts)))
 
 
 def _expecting_less(operation: Operation) -> Operation:
-    """As it would be said after one change less."""
+    """Return the operation as it would be sent after one change less."""
     if isinstance(operation, MoveBatch):
         return MoveBatch(tuple(replace(move, why=_less(move.why)) for move in operation.moves))
-    if isinstance(operation, Add | Move | PutDeletion | RaiseLogStart):
+    if isinstance(operation, Change):
         return replace(operation, why=_less(operation.why))
     return operation
 
@@ -102,28 +89,3 @@ def _expecting_less(operation: Operation) -> Operation:
 def _less(why: MutationContext) -> MutationContext:
     expected = why.expected_revision
     return replace(why, expected_revision=expected - 1) if expected else why
-
-
-def _plainer(operation: Operation) -> Iterator[Operation]:
-    """The same call with one thing less said."""
-    if isinstance(operation, MoveBatch):
-        for place, move in enumerate(operation.moves):
-            before, after = operation.moves[:place], operation.moves[place + 1 :]
-            yield MoveBatch((*before, *after))
-            for plainer in _without_one_thing(move):
-                yield MoveBatch((*before, plainer, *after))
-    else:
-        yield from _without_one_thing(operation)
-
-
-def _without_one_thing(said: Said) -> Iterator[Said]:
-    for each in fields(said):
-        value: Any = getattr(said, each.name)
-        if each.default is MISSING or value == each.default:
-            continue
-        default: dict[str, Any] = {each.name: each.default}
-        yield replace(said, **default)
-        if isinstance(value, MutationContext):
-            for why in _without_one_thing(value):
-                plainer: dict[str, Any] = {each.name: why}
-                yield replace(said, **plainer)

@@ -4,16 +4,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import grpc
-from sqlalchemy import Row
 
 from services.api.ids import TopicIdPartition
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from tests.deep.histories import history
+from tests.deep.histories.partition import Event
 from tests.deep.model.comparison import Subject
-from tests.deep.model.partition import Event
-from tests.harness.databases import events
 from tests.harness.served import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
@@ -29,24 +28,9 @@ def subjects(database_url: str) -> Iterator[tuple[Subject, Subject]]:
         pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
 
     def trail_of(tp: TopicIdPartition) -> Sequence[Event]:
-        return [event_of(row) for row in events(engine, tp)]
+        return [entry.event for entry in history.trail_of(engine, tp)]
 
     with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (channel, address):
         client = RemoteLogMetadataManagerClient(channel, address)
         yield Subject(manager, trail_of), Subject(client, trail_of)
     engine.dispose()
-
-
-def event_of(row: Row[*tuple[object, ...]]) -> Event:
-    return Event(
-        row.revision,
-        row.kind,
-        row.from_state,
-        row.to_state,
-        row.segment_id,
-        row.broker_id,
-        row.broker_leader_epoch,
-        row.request_id,
-        row.reason,
-        row.key if row.kind == "OBJECT_DELETION" else "",
-    )

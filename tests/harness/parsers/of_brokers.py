@@ -18,8 +18,7 @@ from services.rlm.kafka_admin.client import (
     stable_offsets,
 )
 from services.rlm.kafka_admin.cluster_view import TopicView
-from services.rlm.kafka_admin.deleted_topics import read_cluster_id
-from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.kafka_log.log_dir import find_partitions, read_cluster_id
 from services.rlm.kafka_log.partition_dir import LogDirError
 from tests.harness.parsers.of_logs import bundled_files
 from tests.harness.parsers.target import Target, written

@@ -7,7 +7,7 @@ from kafka.protocol.consumer import FetchRequest as KafkaFetchRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
-from services.api.offset_queries import EpochAnswer, EpochQuery, FoundOffset, OffsetQueries
+from services.api.offset_queries import EpochAnswer, EpochQuery, OffsetAnswer, OffsetQueries
 from services.api.remote_log_manager import FetchPart, FetchRequest, RecordSource
 from services.rlm.consumers.answers import Answers, Node, UnservedRequestError
 from services.rlm.partition import ServedPartition
@@ -26,8 +26,8 @@ class _OneLog:
             name = wanted.topic_id_partition
             yield FetchPart(name, pieces=(batch(0),), source=RecordSource.LOCAL)
 
-    def list_offsets(self, queries: OffsetQueries) -> list[FoundOffset]:
-        return [FoundOffset(each.topic_id_partition, offset=1) for each in queries.queries]
+    def list_offsets(self, queries: OffsetQueries) -> list[OffsetAnswer]:
+        return [OffsetAnswer(each.topic_id_partition, offset=1) for each in queries.queries]
 
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         return [EpochAnswer(each.topic_id_partition) for each in queries]
@@ -41,7 +41,7 @@ def _answer(data: bytes) -> None:
     answers = Answers(rlm, Node(1, "rlm", 9192), lambda rpc, topic: bool(topic), 1024)
     api_key, version = (int.from_bytes(data[at : at + 2], "big", signed=True) for at in (0, 2))
     answer = answers.answer(api_key, version, data)
-    assert answer is None or b"".join(answer)[4:8] == data[4:8]
+    assert b"".join(answer)[4:8] == data[4:8]
 
 
 def _requests() -> Sequence[bytes]:

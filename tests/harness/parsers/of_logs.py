@@ -17,6 +17,7 @@ from services.records.index_files import (
     open_transactions,
     parse_aborted_txns,
 )
+from services.records.segment_indexes import Transactions
 from services.rlm.copy.inspection import inspect
 from services.rlm.kafka_log.checkpoints import (
     read_broker_id,
@@ -29,7 +30,7 @@ from services.rlm.kafka_log.partition_dir import (
     list_segments,
     read_lineage,
 )
-from services.rlm.kafka_log.transactions import LogTail, Transactions
+from services.rlm.kafka_log.transactions import LogTail
 from tests.harness.parsers.target import LONGEST_INPUT_BYTES, Target, written
 from tests.unit.rlm.kafka_bytes import (
     ABORT,

@@ -57,7 +57,7 @@ def _ids() -> Sequence[bytes]:
 def _read_object_token(data: bytes) -> None:
     """Read the bytes as a token of ListSegmentObjects, and as the body of a forged one."""
     for token in (seal(_QUERY, data), data.decode("utf-8", "replace")):
-        segment_objects.decode(_QUERY, token).encode("utf-8")
+        segment_objects.last_of_page(_QUERY, token).encode("utf-8")
 
 
 def _read_row_token(data: bytes) -> None:
@@ -167,7 +167,7 @@ def _topic_configs() -> Sequence[bytes]:
     return [
         b"retention.ms=1000\nlocal.retention.ms=500\nremote.storage.enable=true",
         b"retention.bytes=-1\nlocal.retention.bytes=-2\ncleanup.policy=delete",
-        b"sediment.hold=true\nsediment.retention.owner=sweep",
+        b"sediment.owner=team\nsediment.retention.owner=sweep",
     ]
 
 
@@ -177,7 +177,7 @@ TARGETS = (
         "object_token",
         _read_object_token,
         (InvalidRequestError,),
-        lambda: [b"", segment_objects.encode(_QUERY, "tier/key").encode(), b"tier/key"],
+        lambda: [b"", seal(_QUERY, b"tier/key").encode(), b"tier/key"],
     ),
     Target(
         "row_token",

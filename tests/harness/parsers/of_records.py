@@ -9,7 +9,6 @@ import snappy
 import zstandard
 
 from services.api.remote_log_manager import FetchError, FetchPart, RecordSource
-from services.api.validation import INT64_MAX
 from services.client.records import (
     ReadFailedError,
     ReadOptions,
@@ -18,13 +17,12 @@ from services.client.records import (
 )
 from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflate
 from services.records.batches import BatchError, walk_batches
-from services.records.decode import RecordColumns, UnreadableRecordsError, decode
+from services.records.decode import UnreadableRecordsError, decompressed, records_of
 from tests.harness.parsers.of_logs import Content, bundled_files, with_right_crcs
 from tests.harness.parsers.target import Target
 from tests.unit.rlm.kafka_bytes import NAME, batch
 
 _LIMIT_BYTES = 1024 * 1024
-_COLUMNS = ("keys", "values", "offsets", "timestamps_ms", "timestamp_types", "headers")
 _MAY_READ_AHEAD_BYTES = 1024 * 1024
 
 
@@ -69,24 +67,23 @@ def _records() -> Sequence[bytes]:
     return [batch(0), *bundled_files("*/*.log")()]
 
 
-def _decode_columns(data: bytes) -> None:
+def _decode_batches(data: bytes) -> None:
     """Decode the batches one by one; raise the last refusal."""
     content, refused = with_right_crcs(data), None
     for each in walk_batches(Content(content), 0, len(content), 0, verify=True):
-        columns = RecordColumns()
         try:
-            decode(each, 0, INT64_MAX, _LIMIT_BYTES, columns)
+            decompressed(each, _LIMIT_BYTES)
+            offsets = [record.offset for record in records_of(each, _LIMIT_BYTES)]
         except UnreadableRecordsError as e:
             refused = e
             continue
-        assert all(each.base_offset <= offset <= each.last_offset for offset in columns.offsets)
-        assert len({len(getattr(columns, name)) for name in _COLUMNS}) == 1
+        assert all(each.base_offset <= offset <= each.last_offset for offset in offsets)
     if refused is not None:
         raise refused
 
 
 TARGETS = (
-    Target("record_columns", _decode_columns, (BatchError, UnreadableRecordsError), _records),
+    Target("record_columns", _decode_batches, (BatchError, UnreadableRecordsError), _records),
     Target("inflate", _inflate, (InflatedTooLargeError, DamagedDataError), _inflatable),
     Target("records", _decode, (ReadFailedError,), _records),
 )

@@ -27,6 +27,7 @@ from services.rsm.backends.s3_http import S3Target
 from services.rsm.layout import CustomMetadata, Manifest, segment_keys
 from services.workflows.deployment_state import head_from_bytes, topics_from_bytes
 from tests.harness.parsers.target import Target
+from tests.harness.stores import keys_in
 
 _TP = TopicIdPartition(UUID(int=1 << 100), "orders", 3)
 _SEGMENT = RemoteLogSegmentMetadata(
@@ -145,20 +146,20 @@ class Pools(PoolManager):
 
 _UPLOAD = Upload("tier/key", "id")
 _OPERATIONS: Sequence[Callable[[S3Storage], object]] = (
-    lambda s3: list(s3.list_keys("tier/")),
+    lambda s3: list(keys_in(s3, "tier/")),
     lambda s3: list(s3.list_objects("tier/", "tier/a")),
-    lambda s3: list(s3.requests.list_uploads("tier/")),
+    lambda s3: list(s3.matching_uploads("tier/")),
     lambda s3: s3.delete(["a", "b"]),
     lambda s3: s3.begin_upload("tier/key"),
     lambda s3: s3.upload_part(_UPLOAD, Part(1, 0, memoryview(b"data"))),
     lambda s3: s3.complete_upload(_UPLOAD, [UploadedPart(1, "etag", 7)]),
     lambda s3: s3.abort_upload(_UPLOAD),
     lambda s3: s3.put("tier/key", b"data"),
-    lambda s3: s3.requests.put_if_none_match("tier/key", b"data"),
+    lambda s3: s3.put_if_none_match("tier/key", b"data"),
     lambda s3: s3.get("tier/key"),
     lambda s3: b"".join(s3.fetch("tier/key", 0, 3)),
     lambda s3: s3.describe("tier/key"),
-    lambda s3: s3.check(),
+    lambda s3: s3.check_and_get("tier/key"),
 )
 
 

@@ -57,7 +57,7 @@ def plan(
     *being_copied: RemoteLogSegmentMetadata,
 ) -> RetentionPlan:
     ids = [copied.remote_log_segment_id.id for copied in being_copied]
-    return plan_retention(segments, state, config, being_copied=ids, now_ms=NOW_MS)
+    return plan_retention(segments, state, config, config, being_copied=ids, now_ms=NOW_MS)
 
 
 def ranges(planned: RetentionPlan) -> list[tuple[int, int]]:
@@ -433,7 +433,10 @@ def test_an_unfinished_deletion_neither_counts_nor_ends_the_scan() -> None:
             TopicConfig(retention_ms=A_DAY_MS),
             "max_timestamp 1699913599999 < 1699913600000 (retention.ms 86400000)",
         ),
-        (TopicConfig(retention_bytes=24), "size 1024 <= excess 2024 (retention.bytes 24)"),
+        (
+            TopicConfig(retention_bytes=24),
+            "its 1024 bytes fit into the excess of 2024 over retention.bytes 24",
+        ),
     ],
 )
 def test_the_detail_has_the_figures_of_the_rule(config: TopicConfig, detail: str) -> None:
@@ -459,7 +462,7 @@ def test_the_longest_detail_fits_into_the_audit_trail() -> None:
     largest = 2**63 - 1
     config = TopicConfig(retention_ms=0, retention_bytes=UNLIMITED)
     old = segment(0, 99, age_ms=1)
-    planned = plan_retention([old], ONE_EPOCH, config, now_ms=largest)
+    planned = plan_retention([old], ONE_EPOCH, config, config, now_ms=largest)
     assert len(planned.deletions[0].detail) <= 256
 
 

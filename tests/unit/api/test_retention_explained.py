@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.api.holds import Hold, HoldKind
 from services.api.partitions import PartitionState
 from services.api.retention import DeletionReason
 from services.api.retention_explained import (
@@ -43,15 +44,29 @@ def cases(draw: st.DrawFn) -> RetentionCase:
     leased = id_of(draw(st.sampled_from(segments))) if draw(rarely) and segments else None
     return RetentionCase(
         segments=[replace(s, copy_leased=id_of(s) == leased) for s in segments],
-        state=replace(state, report=None) if draw(rarely) else state,
-        config=replace(draw(configs), hold=draw(rarely)),
+        state=replace(
+            state,
+            report=None if draw(rarely) else state.report,
+            holds=tuple(draw(st.lists(holds, max_size=2))) if draw(rarely) else (),
+        ),
+        config=draw(configs),
         now_ms=NOW_MS,
         being_copied=frozenset(copied),
         max_report_age_ms=-1 if draw(rarely) else 1,
+        earlier=draw(configs) if draw(rarely) else None,
+        waits_until_ms=NOW_MS + draw(st.integers(0, 30)),
     )
 
 
 rarely = st.sampled_from([False, False, False, True])
+holds = st.builds(
+    Hold,
+    name=st.just("audit"),
+    kind=st.sampled_from([HoldKind.OPERATOR, HoldKind.LEGAL, HoldKind.EXPORT]),
+    first_offset=st.sampled_from([0, 0, 5, 20]),
+    last_offset=st.sampled_from([None, None, 20, 25]),
+    until_ms=st.sampled_from([None, NOW_MS, NOW_MS + 20]),
+)
 
 
 def id_of(of: RemoteLogSegmentMetadata) -> UUID:
@@ -100,9 +115,7 @@ def test_segment_due_later_is_deleted_exactly_then(case: RetentionCase) -> None:
 
 @unhurried
 @given(cases())
-def test_obstructed_segment_would_be_deleted_exactly_then(
-    case: RetentionCase,
-) -> None:
+def test_obstructed_segment_would_be_deleted_exactly_then(case: RetentionCase) -> None:
     for explanation in explained(case):
         if explanation.once_clear is not None:
             assert explanation.standing is Standing.OBSTRUCTED
@@ -143,7 +156,7 @@ def test_without_missing_bytes_no_growth_deletes_it(case: RetentionCase) -> None
 def test_explanation_names_the_segment_that_ends_the_scan_and_those_on_hold(
     case: RetentionCase,
 ) -> None:
-    reported, unheld = explain_partition(case), case.without_hold().plan()
+    reported, unheld = explain_partition(case), case.without_holds().plan()
     assert reported.plan == case.plan()
     assert {*reported.plan.deletions, *reported.on_hold} == set(unheld.deletions)
     assert (reported.next and reported.next.segment) == unheld.stopped_at
@@ -189,7 +202,8 @@ def test_copy_in_progress_obstructs_the_segments_behind_it() -> None:
 
 
 def test_hold_keeps_segments_that_would_be_due() -> None:
-    reported = explain_partition(case_of(OLD, YOUNG, retention_ms=60, hold=True))
+    state = replace(partition(HISTORY, 50), holds=(Hold("audit", HoldKind.OPERATOR),))
+    reported = explain_partition(case_of(OLD, YOUNG, state=state, retention_ms=60))
     assert reported.plan.deletions == ()
     assert [d.segment for d in reported.on_hold] == [OLD]
     assert reported.next is not None

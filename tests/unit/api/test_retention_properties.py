@@ -6,11 +6,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.api.holds import Hold, HoldKind
 from services.api.lineage import Lineage
 from services.api.partitions import PartitionState
 from services.api.retention import DeletionReason, RetentionPlan, plan_retention
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
-from services.api.topic_config import TopicConfig
+from services.api.topic_config import TopicConfig, deletes_more
 from tests.unit.api.any_partition import Partition, any_partitions, configs
 from tests.unit.api.retention_partition import (
     DELETING,
@@ -43,7 +44,7 @@ def clean_partitions(draw: st.DrawFn) -> Partition:
 def plan(
     segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState, config: TopicConfig
 ) -> RetentionPlan:
-    return plan_retention(segments, state, config, now_ms=NOW_MS)
+    return plan_retention(segments, state, config, config, now_ms=NOW_MS)
 
 
 @given(any_partitions(), configs)
@@ -92,14 +93,31 @@ def test_segment_being_copied_is_never_deleted(
     segments, state = known
     ids = [s.remote_log_segment_id.id for s in segments]
     copied = set(data.draw(st.lists(st.sampled_from(ids)))) if ids else set()
-    planned = plan_retention(segments, state, config, being_copied=copied, now_ms=NOW_MS)
+    planned = plan_retention(segments, state, config, config, being_copied=copied, now_ms=NOW_MS)
     assert copied.isdisjoint(d.segment.remote_log_segment_id.id for d in planned.deletions)
+
+
+@given(any_partitions(), configs, configs)
+def test_what_now_and_earlier_settings_both_want_goes_and_the_rest_waits(
+    known: Partition, config: TopicConfig, earlier: TopicConfig
+) -> None:
+    segments, state = known
+    planned = plan_retention(segments, state, config, earlier, now_ms=NOW_MS)
+    now, before = plan(segments, state, config), plan(segments, state, earlier)
+    wanted = {d.segment for d in before.deletions}
+    assert planned.deletions == tuple(d for d in now.deletions if d.segment in wanted)
+    assert planned.waiting == tuple(d for d in now.deletions if d.segment not in wanted)
+    starts = [p.log_start_offset or state.log_start_offset for p in (now, before)]
+    assert (planned.log_start_offset or state.log_start_offset) == min(starts)
+    if not deletes_more(config, earlier):
+        assert planned == now
 
 
 @given(any_partitions(), configs)
 def test_on_hold_nothing_new_goes(known: Partition, config: TopicConfig) -> None:
     segments, state = known
-    planned = plan(segments, state, replace(config, hold=True))
+    hold = Hold("audit", HoldKind.OPERATOR, reason="test")
+    planned = plan(segments, replace(state, holds=(hold,)), config)
     assert {d.segment for d in planned.deletions} == {s for s in segments if s.state is DELETING}
     assert planned.log_start_offset is None
 

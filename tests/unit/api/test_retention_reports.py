@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.api.holds import Hold, HoldKind
 from services.api.lineage import Lineage
 from services.api.partitions import PartitionState
 from services.api.retention import (
@@ -34,7 +35,7 @@ NO_LEADER = "no leader has reported: its lineage is not known, nothing new is de
 def plan(
     segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState, config: TopicConfig
 ) -> RetentionPlan:
-    return plan_retention(segments, state, config, now_ms=NOW_MS)
+    return plan_retention(segments, state, config, config, now_ms=NOW_MS)
 
 
 def ranges(planned: RetentionPlan) -> list[tuple[int, int]]:
@@ -72,7 +73,7 @@ def test_how_old_a_report_may_be_is_the_callers_to_say() -> None:
     segments = [segment(0, 99)]
     for limit_ms, deleted in [(SECOND, 0), (2 * SECOND, 1)]:
         planned = plan_retention(
-            segments, state, ALL_BY_SIZE, now_ms=NOW_MS, max_report_age_ms=limit_ms
+            segments, state, ALL_BY_SIZE, ALL_BY_SIZE, now_ms=NOW_MS, max_report_age_ms=limit_ms
         )
         assert len(planned.deletions) == deleted
 
@@ -202,7 +203,8 @@ def test_on_hold_only_unfinished_deletions_continue() -> None:
     config = TopicConfig(retention_ms=0, retention_bytes=0)
     assert len(plan(segments, state, config).deletions) == 4
 
-    planned = plan(segments, state, replace(config, hold=True))
+    hold = Hold("audit", HoldKind.OPERATOR, reason="test")
+    planned = plan(segments, replace(state, holds=(hold,)), config)
     assert [d.segment for d in planned.deletions] == [UNFINISHED]
     assert planned.log_start_offset is None
-    assert planned.notes == ("on hold: nothing new is deleted",)
+    assert planned.retained_for == hold

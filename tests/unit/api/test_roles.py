@@ -47,7 +47,7 @@ def test_a_rule_fits_its_request(name: str) -> None:
         # What names partitions is checked by their topics.
         assert not named
     if rule.topics is Topics.FILTER:
-        assert rule.filter in request.fields_by_name
+        assert field_at(request, rule.filter).name
     if rule.topics is Topics.STORED:
         assert "topic_id" in request.fields_by_name
 
@@ -81,6 +81,8 @@ def test_only_a_deleter_or_sweeper_deletes_and_only_a_reader_reads_records() -> 
     rsm, rlmm, rlm = "RemoteStorageManager", "RemoteLogMetadataManager", "RemoteLogManager"
     update = f"{rlmm}/UpdateRemoteLogSegmentMetadata"
     assert may(f"{rsm}/FetchLogSegment") == may(f"{rlm}/Fetch") == {Role.READER}
+    assert may(f"{rsm}/CopyLogSegmentData", "without replaces") == {Role.SHIPPER}
+    assert may(f"{rsm}/CopyLogSegmentData", "with replaces") == {Role.ADMIN}
     assert may(f"{rsm}/OpenLogSegment") == {Role.READER}
     assert may(f"{rsm}/DeleteLogSegmentData") == {Role.DELETER}
     for delete in (f"{update}Batch", update):
@@ -88,14 +90,42 @@ def test_only_a_deleter_or_sweeper_deletes_and_only_a_reader_reads_records() -> 
         assert may(delete, "COPY_SEGMENT_FINISHED") == {Role.SHIPPER}
     assert may(f"{rlmm}/RaiseLogStartOffset") == {Role.DELETER, Role.SWEEPER}
     assert may(f"{rlm}/StopPartitions", "TOPIC_DELETED") == {Role.DELETER}
+    assert may(f"{rlmm}/PutTopicConfig", "without now") == {Role.ADMIN}
+    assert may(f"{rlmm}/PutTopicConfig", "with now") == {Role.OVERRIDER}
+    assert may(f"{rlmm}/ConfirmDeletions") == {Role.OVERRIDER}
     for change in (
-        "PutTopicConfig",
         "UndeletePartition",
+        "ReplaceSegmentData",
         "ResetLeaderEpoch",
-        "BeginRebuild",
-        "ConfirmRebuild",
     ):
         assert may(f"{rlmm}/{change}") == {Role.ADMIN}
+
+
+def test_holds_are_set_and_ended_by_the_roles_of_their_kind() -> None:
+    def may(rpc: str, kind: str) -> set[Role]:
+        rule = RULES[f"RemoteLogMetadataManager/{rpc}"]
+        assert rule.by_value is not None
+        return set(rule.by_value.roles[kind])
+
+    for rpc in ("SetHold", "EndHold"):
+        assert may(rpc, "OPERATOR") == may(rpc, "REBUILD") == {Role.ADMIN}
+        assert may(rpc, "EXPORT") == {Role.EXPORTER, Role.ADMIN}
+    assert may("SetHold", "LEGAL") == {Role.ADMIN, Role.COUNSEL}
+    assert may("EndHold", "LEGAL") == {Role.COUNSEL}
+    assert RULES["RemoteLogMetadataManager/ListHolds"].roles == frozenset(Role)
+
+
+def test_rsm_deletes_only_for_those_that_mark_or_record_what_they_delete() -> None:
+    """RLM and the plugin are deleters, sweeps and reconciliation are sweepers."""
+    who_deletes = {Role.DELETER, Role.SWEEPER}
+    deletes = [name for name in RULES if name.startswith("RemoteStorageManager/Delete")]
+    assert len(deletes) == 3
+    for name in [*deletes, "RemoteStorageManager/AbortMultipartUploads"]:
+        rule = RULES[name]
+        if rule.by_value is None:
+            assert rule.roles <= who_deletes
+        else:  # An administrator deletes what a whole copy lost its metadata of.
+            assert rule.roles <= who_deletes | {Role.ADMIN}
 
 
 def test_an_auditor_changes_nothing_and_reads_no_records() -> None:

@@ -1,6 +1,7 @@
 """Test a topic's settings: bounds and contradictions (Kafka: RemoteTopicCrudTest)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -8,11 +9,14 @@ import pytest
 from services.api.errors import InvalidRequestError
 from services.api.topic_config import (
     AS_RETENTION,
+    CHANGE_DELAY,
     UNLIMITED,
     RetentionOwner,
     StoredTopicConfig,
     TopicConfig,
     check_change,
+    deletes_more,
+    reason_to_retain,
     topic_config,
 )
 
@@ -29,8 +33,6 @@ BOOLEANS = {
     "remote.storage.enable": "remote_storage_enable",
     "remote.log.copy.disable": "remote_log_copy_disable",
     "remote.log.delete.on.disable": "remote_log_delete_on_disable",
-    "sediment.hold": "hold",
-    "sediment.sweep.paused": "sweep_paused",
 }
 
 
@@ -57,8 +59,6 @@ def test_all_settings_together() -> None:
         "remote.copy.lag.ms": "10",
         "remote.copy.lag.bytes": "20",
         "sediment.retention.owner": "sweep",
-        "sediment.hold": "true",
-        "sediment.sweep.paused": "true",
         "sediment.owner": "team payments",
     }
     expected = TopicConfig(
@@ -72,8 +72,6 @@ def test_all_settings_together() -> None:
         remote_copy_lag_ms=10,
         remote_copy_lag_bytes=20,
         retention_owner=RetentionOwner.SWEEP,
-        hold=True,
-        sweep_paused=True,
         owner="team payments",
     )
     assert topic_config(entries) == expected
@@ -247,11 +245,9 @@ ON: Mapping[str, str] = {"remote.storage.enable": "true"}
 
 
 @pytest.mark.parametrize("after", [OFF, {}])
-def test_disabling_tiering_requires_delete_on_disable(
-    after: Mapping[str, str],
-) -> None:
+def test_disabling_tiering_requires_delete_on_disable(after: Mapping[str, str]) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        check_change(topic_config(ON), topic_config(after))
+        check_change(topic_config(ON), topic_config(after), now=False)
     assert str(refused.value) == (
         "remote.storage.enable: cannot be turned off without remote.log.delete.on.disable=true, "
         "which deletes what is in the tier"
@@ -261,18 +257,71 @@ def test_disabling_tiering_requires_delete_on_disable(
 def test_whether_the_tier_may_be_deleted_is_to_be_said_with_the_change() -> None:
     deletes = {"remote.log.delete.on.disable": "true"}
     with pytest.raises(InvalidRequestError, match=r"^remote\.storage\.enable"):
-        check_change(topic_config({**ON, **deletes}), topic_config(OFF))
-    check_change(topic_config(ON), topic_config({**OFF, **deletes}))
+        check_change(topic_config({**ON, **deletes}), topic_config(OFF), now=False)
+    check_change(topic_config(ON), topic_config({**OFF, **deletes}), now=False)
 
 
 @pytest.mark.parametrize(
     ("before", "after"), [({}, OFF), ({}, ON), (OFF, ON), (OFF, OFF), (OFF, {}), (ON, ON)]
 )
 def test_every_other_change_is_taken(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    check_change(topic_config(before), topic_config(after))
+    check_change(topic_config(before), topic_config(after), now=False)
 
 
 @pytest.mark.parametrize("text", ["", " team", "a" * 65, "te\x1bam"])
 def test_an_owner_is_a_short_printable_text(text: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"sediment\.owner: must be 1 to 64 printable"):
         topic_config({"sediment.owner": text})
+
+
+# How long a change waits
+
+
+@pytest.mark.parametrize(
+    ("config", "earlier", "expected"),
+    [
+        ({"retention.ms": "5"}, {}, True),
+        ({"retention.ms": "5"}, {"retention.ms": "6"}, True),
+        ({"retention.ms": "6"}, {"retention.ms": "5"}, False),
+        ({"retention.ms": "5"}, {"retention.ms": "5"}, False),
+        ({"retention.bytes": "0"}, {"retention.bytes": "1"}, True),
+        ({"retention.ms": "-1"}, {"retention.ms": "1"}, False),
+        ({"retention.ms": "9", "retention.bytes": "1"}, {"retention.ms": "1"}, True),
+        ({"sediment.owner": "sales"}, {}, False),
+        (OFF, ON, False),
+        ({**OFF, "remote.log.delete.on.disable": "true"}, OFF, True),
+        (
+            {**OFF, "remote.log.delete.on.disable": "true"},
+            {**ON, "remote.log.delete.on.disable": "true"},
+            True,
+        ),
+    ],
+)
+def test_what_deletes_more(
+    config: Mapping[str, str], earlier: Mapping[str, str], expected: bool
+) -> None:
+    assert deletes_more(topic_config(config), topic_config(earlier)) is expected
+
+
+def test_a_lower_delay_has_to_be_put_at_once() -> None:
+    day, longer, none = (topic_config({CHANGE_DELAY: str(ms)}) for ms in (86_400_000, 10**9, 0))
+    check_change(topic_config({}), day, now=False)
+    check_change(day, longer, now=False)
+    check_change(longer, none, now=True)
+    for before, after in ((topic_config({}), none), (longer, day)):
+        with pytest.raises(InvalidRequestError, match=rf"^{CHANGE_DELAY}: is lowered .* --now"):
+            check_change(before, after, now=False)
+
+
+@pytest.mark.parametrize("text", ["-1", str(366 * 86_400_000), "1d"])
+def test_a_delay_is_at_most_a_year(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=rf"^{CHANGE_DELAY}: must be "):
+        topic_config({CHANGE_DELAY: text})
+
+
+def test_a_disabled_topic_keeps_its_data_while_the_change_waits() -> None:
+    off = {**OFF, "remote.log.delete.on.disable": "true"}
+    stored = StoredTopicConfig(UUID(int=1), "t", off, 2, waits_until_ms=1_000_000, earlier=ON)
+    assert stored.disabling_waits
+    assert reason_to_retain(stored).startswith("the tier keeps its data until 1970-01-01T00:16:40Z")
+    assert reason_to_retain(replace(stored, waits_until_ms=None)) == ""

@@ -6,6 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.core import TyperGroup
 
+from services.cli.command import ListGroup
 from services.cli.main import COMMANDS, load
 from tests.harness.sediment_command import check_printed
 from tools.printed.contract import Field, broken_promises, fields_of, promised
@@ -62,7 +63,7 @@ def commands_with_json() -> Iterator[str]:
             yield name
         if isinstance(command, TyperGroup):
             yield from (
-                f"{name} {part}"
+                name if isinstance(command, ListGroup) and part == "list" else f"{name} {part}"
                 for part, of in command.commands.items()
                 if any(parameter.name == "output" for parameter in of.params)
             )

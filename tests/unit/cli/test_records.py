@@ -21,14 +21,12 @@ from services.api.remote_log_manager import (
     RecordSource,
 )
 from services.api.replicas import ReplicaService
-from services.cli.output import print_table, print_traceback
+from services.cli.output import print_tables, print_traceback
 from services.common.inflate import Codec
 from services.records.decode import MAX_RECORD_HEADERS
-from services.rlm.servicer import RemoteLogManagerServicer
 from tests.harness.sediment_command import Completed, sediment
-from tests.harness.served import served
+from tests.harness.served import served_rlm
 from tests.harness.synthetic_log import COMPRESSED, batch_of, bomb, honest_batch, record_of_headers
-from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 TP = TopicIdPartition(UUID(int=1), "clicks", 0)
 MIB = 1024 * 1024
@@ -62,11 +60,7 @@ class OneLog:
 @pytest.fixture(scope="module")
 def rlm() -> Iterator[tuple[OneLog, str]]:
     log = OneLog()
-    servicer = RemoteLogManagerServicer(cast(ReplicaService, log))
-    with served(
-        lambda server: pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server),
-        "tieredstorage.v1.RemoteLogManager",
-    ) as (_, address):
+    with served_rlm(cast(ReplicaService, log)) as (_, address):
         yield log, address
 
 
@@ -89,7 +83,7 @@ def test_a_batch_that_inflates_to_gibibytes_is_named_and_the_next_is_read(
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"clicks-0: batch at offset 0 to 0 ({codec.name.lower()}, ")
     assert "inflates to more than the limit of 67108864 bytes" in line
-    assert "raise --max-batch-bytes" in line
+    assert "raise --max-batch-size" in line
 
 
 def test_a_record_of_millions_of_headers_is_named_and_the_next_batch_is_read(
@@ -141,8 +135,8 @@ def encoded(number: int) -> bytes:
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_the_limit_can_be_changed(rlm: tuple[OneLog, str], codec: Codec) -> None:
     log = honest_batch(0, [bytes(100_000)], codec)
-    assert fetched(rlm, log, 1, "--max-batch-bytes=90000").returncode == 1
-    assert fetched(rlm, log, 1, "--max-batch-bytes=110000").returncode == 0
+    assert fetched(rlm, log, 1, "--max-batch-size=90000").returncode == 1
+    assert fetched(rlm, log, 1, "--max-batch-size=110000").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -196,7 +190,7 @@ def test_escapes_in_errors_are_shown_escaped(rlm: tuple[OneLog, str]) -> None:
 
 def test_escapes_in_problems_are_shown_escaped(rlm: tuple[OneLog, str]) -> None:
     done = sediment("partitions", f"--rlm={rlm[1]}")
-    (line,) = done.stderr.splitlines()
+    _, line = done.stderr.splitlines()
     assert line.isprintable()
     assert r"UNREADABLE: /logs/\x1b[2J\u202e\nforged: line\x9b" in line
 
@@ -204,7 +198,7 @@ def test_escapes_in_problems_are_shown_escaped(rlm: tuple[OneLog, str]) -> None:
 def test_escapes_in_tables_and_tracebacks_are_shown_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_table(ODD_TEXT, ["name"], [[ODD_TEXT]])
+    print_tables((ODD_TEXT, ["name"], [[ODD_TEXT]]))
     try:
         raise ValueError(ODD_TEXT)
     except ValueError as e:

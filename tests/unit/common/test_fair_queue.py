@@ -99,9 +99,9 @@ def test_a_part_that_is_given_back_lets_the_next_one_in(pool: ThreadPoolExecutor
     queue = FairQueue("segments", 10)
     slot = queue.acquire(10)
     second = InLine(queue, pool).come("second", 4)
-    slot.release(keep=6)
+    slot.release(all_but=6)
     second.result(60).release()
-    slot.release(keep=8)
+    slot.release(all_but=8)
     assert queue.idle_ratio == pytest.approx(0.4)
 
 
@@ -214,7 +214,7 @@ def bucket(clock: Clock, rate_per_s: float, burst: float = 0) -> TokenBucket:
 def test_amounts_pass_at_the_rate(clock: Clock) -> None:
     limit, times = bucket(clock, 10.0), []
     for _ in range(100):
-        limit.take(1)
+        limit.spend(1)
         times.append(clock.now_s)
     assert [b - a for a, b in pairwise(times)] == pytest.approx([0.1] * 99, abs=0.002)
 
@@ -223,58 +223,58 @@ def test_an_idle_bucket_saves_up_its_burst_and_no_more(clock: Clock) -> None:
     limit = bucket(clock, 10.0, burst=5)
     clock.now_s += 3600
     for _ in range(6):
-        limit.take(1)
+        limit.spend(1)
     assert clock.now_s == 4600.0
-    limit.take(1)
+    limit.spend(1)
     assert clock.now_s == pytest.approx(4600.1, abs=0.002)
 
 
 def test_an_amount_of_any_size_passes_and_is_made_up_for(clock: Clock) -> None:
     limit = bucket(clock, 10.0)
-    limit.take(1000)
+    limit.spend(1000)
     assert clock.now_s == 1000.0
-    limit.take(1)
+    limit.spend(1)
     assert clock.now_s == pytest.approx(1100.0, abs=0.2)
 
 
 def test_a_caller_that_stops_waiting_takes_nothing(clock: Clock) -> None:
     limit = bucket(clock, 1.0)
-    limit.take(1)
+    limit.spend(1)
     for _ in range(4):
         with pytest.raises(RetriableRemoteStorageError, match="the caller stopped waiting"):
-            limit.take(1000, is_active=lambda: False)
+            limit.spend(1000, is_active=lambda: False)
     clock.now_s += 1
-    assert limit.try_take(1) == 0.0
+    assert limit.try_spend(1) == 0.0
 
 
 def test_another_rate_holds_for_callers_that_wait(clock: Clock) -> None:
     limit = bucket(clock, 1.0)
-    limit.take(1000)
+    limit.spend(1000)
 
     def is_active() -> bool:
         if clock.now_s >= 1005.0:
             limit.set_rate(1000.0)
         return True
 
-    limit.take(1, is_active)
+    limit.spend(1, is_active)
     assert clock.now_s == pytest.approx(1006.0, abs=0.2)
     assert limit.rate_per_s == 1000.0
 
 
 def test_refused_take_passes_after_the_wait_that_the_bucket_returned(clock: Clock) -> None:
     limit = bucket(clock, 10.0)
-    assert limit.try_take(20) == 0.0
-    wait_s = limit.try_take(1)
+    assert limit.try_spend(20) == 0.0
+    wait_s = limit.try_spend(1)
     assert wait_s == pytest.approx(2.0)
     clock.now_s += wait_s
-    assert limit.try_take(1) == 0.0
+    assert limit.try_spend(1) == 0.0
 
 
 def test_a_forced_amount_is_made_up_for_by_later_callers(clock: Clock) -> None:
     limit = bucket(clock, 10.0)
-    limit.force_take(20)
+    limit.spend_at_once(20)
     assert clock.now_s == 1000.0
-    limit.take(1)
+    limit.spend(1)
     assert clock.now_s == pytest.approx(1002.0, abs=0.2)
 
 
@@ -284,14 +284,14 @@ def test_a_charge_is_paid_by_later_callers_and_is_refused_while_one_is_unpaid(cl
     with pytest.raises(ThrottledError, match=r"too many requests per second; retry in 2 s"):
         limit.charge(20)
     assert clock.now_s == 1000.0
-    limit.take(1)
+    limit.spend(1)
     assert clock.now_s == pytest.approx(1002.0, abs=0.2)
 
 
 def test_a_charge_stops_others_for_a_bounded_time(clock: Clock) -> None:
     limit = bucket(clock, 10.0)
     limit.charge(1_000_000)
-    limit.take(1)
+    limit.spend(1)
     assert clock.now_s == pytest.approx(1000.0 + MOST_CHARGED_S, abs=0.2)
 
 
@@ -299,23 +299,23 @@ def test_amounts_of_many_threads_pass_in_order_and_are_all_counted(
     pool: ThreadPoolExecutor,
 ) -> None:
     limit = TokenBucket(1_000_000.0, 0)
-    for done in [pool.submit(limit.take, 100) for _ in range(500)]:
+    for done in [pool.submit(limit.spend, 100) for _ in range(500)]:
         done.result(60)
-    assert 0 <= limit.try_take(1) <= 0.05
+    assert 0 <= limit.try_spend(1) <= 0.05
 
 
-def test_try_take_does_not_overtake_a_waiter(pool: ThreadPoolExecutor) -> None:
+def test_try_spend_does_not_overtake_a_waiter(pool: ThreadPoolExecutor) -> None:
     limit, asked = TokenBucket(1.0, 0), Event()
-    limit.take(3600)
+    limit.spend(3600)
     wanted = True
 
     def is_active() -> bool:
         asked.set()
         return wanted
 
-    waiter = pool.submit(limit.take, 1, is_active)
+    waiter = pool.submit(limit.spend, 1, is_active)
     assert asked.wait(60)
-    assert limit.try_take(1) > 0
+    assert limit.try_spend(1) > 0
     wanted = False
     with pytest.raises(RetriableRemoteStorageError):
         waiter.result(60)

@@ -9,15 +9,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.common.reloaded_file import MAX_FILE_BYTES, FileError, ReloadedFile
+from tests.harness.clocks import Clock
 from tests.harness.published import published
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def a_number(content: bytes) -> int:
@@ -29,7 +22,7 @@ def errors(name: str) -> float | None:
 
 
 def test_a_new_content_counts_after_a_second(tmp_path: Path) -> None:
-    path, clock = tmp_path / "number", Clock()
+    path, clock = tmp_path / "number", Clock(100.0)
     path.write_text("1")
     file = ReloadedFile("number", path, a_number, clock)
     path.write_text("2")
@@ -40,7 +33,7 @@ def test_a_new_content_counts_after_a_second(tmp_path: Path) -> None:
 
 def test_a_content_that_is_swapped_by_a_link_counts(tmp_path: Path) -> None:
     """As a ConfigMap or a Secret that is mounted changes."""
-    clock = Clock()
+    clock = Clock(100.0)
     for number in (1, 2):
         (tmp_path / f"v{number}").mkdir()
         (tmp_path / f"v{number}" / "number").write_text(str(number))
@@ -56,7 +49,7 @@ def test_a_content_that_is_swapped_by_a_link_counts(tmp_path: Path) -> None:
 def test_a_bad_content_is_logged_and_counted_once_and_the_old_one_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, clock = tmp_path / "number", Clock()
+    path, clock = tmp_path / "number", Clock(100.0)
     path.write_text("1")
     file = ReloadedFile("once", path, a_number, clock)
     assert errors("once") == 0
@@ -102,7 +95,7 @@ def test_a_content_that_breaks_its_parser_is_a_bad_content(tmp_path: Path) -> No
             raise NotImplementedError
         return content
 
-    path, clock = tmp_path / "text", Clock()
+    path, clock = tmp_path / "text", Clock(100.0)
     path.write_text("good")
     file = ReloadedFile("breaking", path, parse, clock)
     path.write_text("odd")
@@ -118,7 +111,7 @@ def test_the_time_of_the_content_in_force_is_published(tmp_path: Path) -> None:
         name = "sediment_reloaded_file_loaded_timestamp_seconds"
         return published(name, {"file": "timed"})
 
-    path, clock = tmp_path / "number", Clock()
+    path, clock = tmp_path / "number", Clock(100.0)
     path.write_text("1")
     began_s = time.time()
     file = ReloadedFile("timed", path, a_number, clock)

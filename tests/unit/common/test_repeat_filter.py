@@ -9,13 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from services.common.log import LINES_PER_WINDOW, JsonFormatter, RepeatFilter, configure_logging
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.harness.clocks import Clock
 
 
 class Captured:
@@ -36,11 +30,6 @@ class Captured:
         self._text.seek(0)
         self._text.truncate()
         return [(line["message"], line.get("not_logged")) for line in lines]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

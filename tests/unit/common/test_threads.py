@@ -85,7 +85,7 @@ def test_the_end_of_a_thread_of_tasks_ends_the_process() -> None:
         from services.rlm.scheduler import Scheduler
 
         def clock():
-            if current_thread().name == "lane_0":
+            if current_thread().name == "lane":
                 raise MemoryError("no memory")
             return time.monotonic()
 
@@ -96,7 +96,7 @@ def test_the_end_of_a_thread_of_tasks_ends_the_process() -> None:
         Event().wait(60)
     """)
     assert done.returncode == 1
-    assert "lost a task: MemoryError('no memory'); ending this process" in done.stderr
+    assert "lost thread lane: MemoryError('no memory'); ending this process" in done.stderr
 
 
 def test_a_process_that_stops_outlives_its_threads() -> None:

@@ -1,4 +1,4 @@
-"""Test that answers are kept for a moment, and that callers at once cost one question."""
+"""Test that answers are cached for a moment; tests of SingleFlight hold what callers share."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
@@ -30,21 +30,6 @@ def test_an_answer_is_kept_until_it_is_too_old() -> None:
     assert recent.get("another key", 1.0, lambda: "other") == "other"
 
 
-def test_callers_at_once_share_one_question() -> None:
-    recent, asked, go = RecentAnswers(), list[int](), Event()
-
-    def ask() -> str:
-        asked.append(1)
-        assert go.wait(60)
-        return "answer"
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(recent.get, "key", 1.0, ask) for _ in range(8)]
-        go.set()
-        assert {answer.result() for answer in answers} == {"answer"}
-    assert len(asked) == 1
-
-
 def test_a_slow_question_is_not_asked_again_while_it_is_asked() -> None:
     clock, asked, begun = Clock(), list[int](), Event()
     recent, others = RecentAnswers(clock=clock), list[Future[str]]()
@@ -67,21 +52,6 @@ def test_a_slow_question_is_not_asked_again_while_it_is_asked() -> None:
         assert recent.get("key", 1.0, ask) == "answer"
         assert others[0].result(timeout=60) == "answer"
     assert len(asked) == 1
-
-
-def test_an_error_is_given_to_those_who_wait_and_not_kept() -> None:
-    recent, failures = RecentAnswers(), iter([OSError("away"), None])
-
-    def ask() -> str:
-        failure = next(failures)
-        if failure is not None:
-            raise failure
-        return "there"
-
-    with pytest.raises(OSError, match="away"):
-        recent.get("key", 60.0, ask)
-    assert recent.get("key", 60.0, ask) == "there"
-    assert recent.get("key", 60.0, lambda: "asked again") == "there"
 
 
 def test_only_the_latest_answers_are_kept() -> None:

@@ -27,8 +27,8 @@ def description(pending: int, *problems: Problem) -> PartitionDescription:
         copied_through_offset=-1,
         local_segments=4,
         local_size_bytes=400,
-        pending_segments=pending,
-        pending_size_bytes=100 * pending,
+        lag_segments=pending,
+        lag_bytes=100 * pending,
         remote_segments=3 - pending,
         remote_size_bytes=100 * (3 - pending),
         problems=problems,
@@ -45,8 +45,8 @@ class Telling:
         return DescribePage((self._told.pop(0),), "")
 
 
-def problem(kind: ProblemKind, held: int) -> Problem:
-    return Problem(kind, "/log", "why", held_segments=held)
+def problem(kind: ProblemKind, blocked: int) -> Problem:
+    return Problem(kind, "/log", "why", blocked_segments=blocked)
 
 
 def waited_for(*reported: PartitionDescription) -> PartitionDescription:
@@ -61,5 +61,5 @@ def test_wait_continues_while_a_service_is_unavailable() -> None:
 
 @pytest.mark.parametrize("kind", [ProblemKind.TRUNCATED_BATCH, ProblemKind.COPY_FAILED])
 def test_wait_ends_at_a_problem_that_no_pass_repairs(kind: ProblemKind) -> None:
-    held = description(2, problem(kind, 2))
-    assert waited_for(description(3), held) is held
+    blocked = description(2, problem(kind, 2))
+    assert waited_for(description(3), blocked) is blocked

@@ -7,7 +7,6 @@ import pytest
 
 from tests.harness.faults import (
     Answer,
-    BlackHole,
     Cut,
     Delay,
     Direction,
@@ -68,14 +67,6 @@ def test_a_delay_with_jitter_is_drawn_again_for_each_request() -> None:
     assert len(delays) == 200
     assert 100 <= min(delays) < 105
     assert 145 < max(delays) <= 150
-
-
-def test_clear_removes_rules_of_every_kind() -> None:
-    faults = Faults()
-    faults.add(BlackHole(), times=None)
-    faults.storm(SLOW_DOWN, 1)
-    faults.clear()
-    assert faults.take("get") is None
 
 
 def test_a_throttled_stream_passes_unchanged_at_its_rate() -> None:

@@ -32,6 +32,7 @@ ENDPOINTS = StackEndpoints(
     s3_region="us-east-1",
     s3_bucket="sediment",
     s3_prefix="",
+    deployment_id="",
     database_url="postgresql+psycopg://rlmm@127.0.0.1:11/sediment",
     credentials_file="data/credentials.json",
     data_directory="data",
@@ -128,13 +129,10 @@ def test_refusal_of_a_foreign_directory_names_a_few_of_its_files(tmp_path: Path)
         pass
 
 
-def test_a_directory_that_was_used_before_there_were_marks_is_ours(tmp_path: Path) -> None:
+def test_a_directory_of_a_run_that_was_killed_before_its_mark_is_ours(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
-    for folder in ("postgres", "s3", "services", "index-cache"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "stack.json").touch()
     with locked(tmp_path, fresh=False):
-        assert (tmp_path / "postgres").exists()
+        assert (tmp_path / "sediment-data").exists()
 
 
 def test_a_data_directory_lies_apart_from_the_logs(tmp_path: Path) -> None:

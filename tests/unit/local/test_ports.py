@@ -2,7 +2,8 @@ import socket
 
 import pytest
 
-from services.local.process import LOOPBACK, TWIN_DISTANCE, HeldPorts, free_ports, is_free
+from services.local.process import LOOPBACK, TWIN_DISTANCE, ReservedPorts, is_free
+from tests.harness.local_servers import free_ports
 
 
 def listen(port: int) -> socket.socket:
@@ -42,7 +43,7 @@ def test_too_few_free_ports_are_an_error() -> None:
 
 
 def test_held_ports_stay_reserved_while_their_server_is_down() -> None:
-    held = HeldPorts(1)
+    held = ReservedPorts(1)
     (port,) = held.ports
     for _ in range(2):
         with listen(port) as server, socket.create_connection((LOOPBACK, port)):
@@ -55,7 +56,7 @@ def test_held_ports_stay_reserved_while_their_server_is_down() -> None:
 
 
 def test_held_ports_are_free_after_release_or_garbage_collection() -> None:
-    released, forgotten = HeldPorts(1), HeldPorts(1)
+    released, forgotten = ReservedPorts(1), ReservedPorts(1)
     ports = [*released.ports, *forgotten.ports]
     released.release()
     del forgotten

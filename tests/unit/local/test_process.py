@@ -11,6 +11,7 @@ from services.local.process import (
     ChildProcess,
     ProcessDiedError,
     ProcessError,
+    last_error,
     start_on_free_ports,
 )
 from tests.harness.eventually import eventually
@@ -23,7 +24,7 @@ IGNORES_SIGTERM = (
     + SAYS_READY
     + "while True: signal.pause()"
 )
-DIES = "import sys; sys.exit('no such database: orders')"
+DIES = "import sys; sys.exit('FATAL: no such database: orders\\n\\tgoodbye')"
 
 
 class Children:
@@ -75,11 +76,21 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(children: Childr
     assert child.returncode == -signal.SIGKILL
 
 
-def test_a_child_that_dies_early_shows_the_end_of_its_log(children: Children) -> None:
+def test_a_child_that_dies_early_shows_the_last_error_of_its_log(children: Children) -> None:
     child = children.make(DIES)
     child.start()
-    with pytest.raises(ProcessDiedError, match="no such database: orders"):
+    with pytest.raises(ProcessDiedError) as raised:
         child.wait_until_ready(lambda: False, 10_000)
+    assert str(raised.value) == (
+        "child exited with 1 while starting: FATAL: no such database: orders; its log is "
+        f"{child.log_path}"
+    )
+    assert "goodbye" in raised.value.__notes__[0]
+
+
+def test_a_log_without_an_error_shows_its_last_line() -> None:
+    assert last_error("beginning\n  ending\n\n") == "ending"
+    assert last_error(" \n") == "it printed nothing"
 
 
 def test_a_child_that_is_never_ready_is_killed_at_the_deadline(children: Children) -> None:

@@ -1,4 +1,4 @@
-"""Decode real and damaged batches into columns."""
+"""Decode real and damaged batches."""
 
 import base64
 import gzip
@@ -15,9 +15,9 @@ from services.api.validation import INT64_MAX
 from services.common.inflate import Codec
 from services.records.batches import Batch, FileWindow, walk_batches
 from services.records.decode import (
-    RecordColumns,
+    DecodedRecord,
     UnreadableRecordsError,
-    decode,
+    decompressed,
     records_of,
 )
 from tests.harness.parsers.of_logs import Content
@@ -50,31 +50,22 @@ def plain(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def rows_of(columns: RecordColumns) -> list[tuple[Any, ...]]:
-    return list(
-        zip(
-            columns.offsets,
-            columns.timestamps_ms,
-            columns.timestamp_types,
-            columns.leader_epochs,
-            columns.keys,
-            columns.values,
-            columns.headers,
-            strict=True,
-        )
-    )
+def row_of(made: Batch, each: DecodedRecord) -> tuple[Any, ...]:
+    time_type = int(made.has_append_time)
+    content = each.key, each.value, each.headers or None
+    return each.offset, each.timestamp_ms, time_type, made.leader_epoch, *content
 
 
 def test_every_record_of_a_real_log_is_as_a_consumer_read_it() -> None:
     for (topic, partition), wanted in consumed().items():
-        columns = RecordColumns()
+        rows = []
         for path in sorted((DATA / "kafka-log" / f"{topic}-{partition}").glob("*.log")):
             with FileWindow(path) as window:
                 for each in walk_batches(window, 0, window.size_bytes, 0, verify=True):
                     if not each.is_control:
-                        decode(each, 0, INT64_MAX, LIMIT_BYTES, columns)
+                        rows += [row_of(each, record) for record in records_of(each, LIMIT_BYTES)]
         # A log may begin inside of a batch.
-        assert rows_of(columns)[-len(wanted) :] == wanted, topic
+        assert rows[-len(wanted) :] == wanted, topic
 
 
 def one(data: bytes) -> Batch:
@@ -94,11 +85,8 @@ def test_times_and_offsets_are_those_of_the_decoded_records() -> None:
     for log in sorted((DATA / "kafka-log").glob("*/*.log")):
         with FileWindow(log) as window:
             for each in walk_batches(window, 0, window.size_bytes, 0, verify=True):
-                columns = RecordColumns()
-                decode(each, 0, INT64_MAX, 64 * LIMIT_BYTES, columns)
-                expected = list(zip(columns.timestamps_ms, columns.offsets, strict=True))
                 found = records_of(each, 64 * LIMIT_BYTES, piecewise=True)
-                assert [(r.timestamp_ms, r.offset) for r in found] == expected
+                assert list(found) == list(records_of(each, 64 * LIMIT_BYTES))
 
 
 def test_times_of_many_records_are_read_in_little_memory() -> None:
@@ -116,7 +104,7 @@ def test_times_of_many_records_are_read_in_little_memory() -> None:
 
 def test_more_records_than_the_memory_allows_are_not_decoded() -> None:
     with pytest.raises(UnreadableRecordsError, match="has 200000 records, of at most 131072"):
-        decode(many_records(200_000), 0, INT64_MAX, 8 * LIMIT_BYTES, RecordColumns())
+        decompressed(many_records(200_000), 8 * LIMIT_BYTES)
 
 
 def many_records(count: int) -> Batch:
@@ -125,29 +113,19 @@ def many_records(count: int) -> Batch:
     return one(batch(5, count, payload=records, attributes=int(Codec.ZSTD)))
 
 
-def test_only_the_offsets_of_a_range_are_decoded() -> None:
-    made = one(batch(5, 3, payload=b"".join(record(b"%d" % at, at) for at in range(3))))
-    columns = RecordColumns()
-    decode(made, 6, 6, LIMIT_BYTES, columns)
-    assert (columns.offsets, columns.values, columns.timestamp_types) == ([6], [b"1"], [0])
-
-
 def test_offsets_of_a_batch_with_many_records_are_decoded() -> None:
     """From the 65th record on an offset delta takes two bytes, that of the time still one."""
     made = one(batch(5, 100, payload=b"".join(record(b"v", at) for at in range(100))))
-    columns = RecordColumns()
-    decode(made, 0, INT64_MAX, LIMIT_BYTES, columns)
-    assert columns.offsets == list(range(5, 105))
+    assert [each.offset for each in records_of(made, LIMIT_BYTES)] == list(range(5, 105))
 
 
 @pytest.mark.parametrize("none", [b"\0", b"\x80\0"], ids=["one byte", "two bytes"])
 def test_no_headers_may_be_written_in_any_length(none: bytes) -> None:
     """Kafka's ByteUtils.readVarint reads a zero of two bytes too."""
     body = bytes([0, 0, 0, 1, 2]) + b"v" + none
-    columns = RecordColumns()
     data = bytes([len(body) << 1]) + body
-    decode(one(batch(0, payload=data)), 0, 0, LIMIT_BYTES, columns)
-    assert (columns.values, columns.headers) == ([b"v"], [None])
+    (found,) = records_of(one(batch(0, payload=data)), LIMIT_BYTES)
+    assert (found.value, found.headers) == (b"v", ())
 
 
 DAMAGED = [
@@ -175,4 +153,4 @@ def test_what_is_no_record_is_refused_by_the_offsets_of_its_batch(
     data: bytes, message: str
 ) -> None:
     with pytest.raises(UnreadableRecordsError, match=f"offset 0 to 0.*{message}"):
-        decode(one(data), 0, INT64_MAX, LIMIT_BYTES, RecordColumns())
+        list(records_of(one(data), LIMIT_BYTES))

@@ -25,13 +25,13 @@ def read(
     data: bytes,
     offset: int = 0,
     end_offset: int = END,
-    takes: Callable[[int], bool] = lambda _: True,
+    admit: Callable[[int], bool] = lambda _: True,
     read_ahead: int = 1 << 20,
 ) -> Iterator[BatchRun]:
     path.write_bytes(data)
     with FileWindow(path, read_ahead) as window:
         segment = SegmentBytes(window, 0, len(data), end_offset)
-        yield from runs_from(segment, offset, None, takes)
+        yield from runs_from(segment, offset, None, admit)
 
 
 @pytest.mark.parametrize("read_ahead", [1, 61, 100, 700, 5000, 1 << 20])
@@ -70,11 +70,11 @@ def test_each_batch_is_counted_once_and_the_first_refused_ends_the_read(
 ) -> None:
     counted: list[int] = []
 
-    def takes(size: int) -> bool:
+    def admit(size: int) -> bool:
         counted.append(size)
         return len(counted) <= 10
 
-    runs = list(read(log, LOG, takes=takes, read_ahead=read_ahead))
+    runs = list(read(log, LOG, admit=admit, read_ahead=read_ahead))
     assert counted == [len(each) for each in BATCHES[:11]]
     assert b"".join(run.data for run in runs) == b"".join(BATCHES[:10])
 

@@ -38,6 +38,7 @@ def batch(
     timestamp_ms: int = 1000,
     max_timestamp_ms: int | None = None,
     producer_id: int = -1,
+    base_sequence: int = -1,
     attributes: int = 0,
     magic: int = 2,
     leader_epoch: int = 0,
@@ -55,7 +56,7 @@ def batch(
         timestamp_ms if max_timestamp_ms is None else max_timestamp_ms,
         producer_id,
         0,
-        -1,
+        base_sequence,
         records,
     )
     covered += payload

@@ -7,8 +7,8 @@ import pytest
 
 from services.api.remote_storage_manager import SegmentFile
 from services.records.batches import FileWindow, walk_batches
+from services.records.segment_indexes import IndexBuilder
 from services.rlm.copy.inspection import inspect
-from services.rlm.kafka_log.indexes import IndexBuilder
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, read_lineage
@@ -99,15 +99,12 @@ def test_every_rolled_segment_is_sound_as_the_broker_left_it(
 
 
 def rebuilt(log: LocalLog, segment: LocalSegment) -> tuple[bytes, bytes, bytes]:
-    builder = IndexBuilder(segment.base_offset, INDEX_INTERVAL_BYTES)
     transactions = transactions_at(log.segments, segment.base_offset)
-    aborted = []
+    builder = IndexBuilder(segment.base_offset, transactions, INDEX_INTERVAL_BYTES)
     with FileWindow(segment.log_path) as window:
         for batch in walk_batches(window, 0, segment.size_bytes, segment.base_offset, verify=True):
             builder.observe(batch)
-            aborted.append(transactions.observe(batch))
-    index = b"".join(entry.to_bytes() for entry in aborted if entry is not None)
-    return builder.offset_index(), builder.time_index(), index
+    return builder.offset_index(), builder.time_index(), builder.transaction_index()
 
 
 def spans_a_restart(log: LocalLog, segment: LocalSegment) -> bool:

@@ -189,10 +189,7 @@ def test_the_last_offset_below_another(offset: int, expected: int | None) -> Non
 
 
 def remote(
-    start: int,
-    end: int,
-    *epochs: tuple[int, int],
-    state: RemoteLogSegmentState = FINISHED,
+    start: int, end: int, *epochs: tuple[int, int], state: RemoteLogSegmentState = FINISHED
 ) -> RemoteLogSegmentMetadata:
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(NAME, uuid4()),

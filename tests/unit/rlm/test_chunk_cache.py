@@ -14,15 +14,16 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError,
 from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache, ChunkLimits
+from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache
 from services.rlm.fetch.errors import ReadTimeoutError
 from services.rlm.fetch.read_ahead import SegmentWindow, SequentialRead, SequentialReads
 from services.rlm.fetch.tier_calls import TierWait
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.clocks import Clock
 from tests.harness.eventually import eventually
 from tests.harness.published import growth, published
 from tests.harness.tier import a_topic, segment
@@ -41,6 +42,7 @@ class RecordedRsm:
     rsm: ObjectRemoteStorageManager
     reads: list[tuple[int, int, int]] = field(default_factory=list)
     before_read: Callable[[], None] = lambda: None
+    copies: list[RemoteLogSegmentMetadata] = field(default_factory=list)
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start: int, end: int | None = None
@@ -70,14 +72,14 @@ class HeldLogs:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectRemoteStorageManager]:
     buffers = PartBuffers(4, 8 * MIB, 10_000)
     objects = FilesystemStorage(tmp_path_factory.mktemp("objects"))
-    manager = ObjectRemoteStorageManager(Location(1, objects, ""), buffers, 2)
+    manager = ObjectRemoteStorageManager(Locations(Location(1, objects, "")), buffers, 2)
     yield manager
     manager.close()
 
 
 @pytest.fixture
-def rsm(store: ObjectRemoteStorageManager) -> RecordedRsm:
-    return RecordedRsm(store)
+def rsm(store: ObjectRemoteStorageManager, copies: list[RemoteLogSegmentMetadata]) -> RecordedRsm:
+    return RecordedRsm(store, copies=copies)
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +94,6 @@ def eight_copies(
     return [*copies, *(RecordedRsm(store).copied(number) for number in range(2, 8))]
 
 
-@dataclass
-class Clock:
-    now_s: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def partition_of(copied: RemoteLogSegmentMetadata) -> TopicIdPartition:
     """Return a partition for each segment."""
     return TopicIdPartition(TP.topic_id, TP.topic, copied.start_offset)
@@ -110,7 +104,7 @@ def require(condition: bool) -> None:
 
 
 def cache_of(rsm: RecordedRsm, total_bytes: int = 64 * MIB, fills: int = 4) -> ChunkCache:
-    return ChunkCache(cast(RemoteStorageManager, rsm), ChunkLimits(total_bytes, fills), Clock())
+    return ChunkCache(cast(RemoteStorageManager, rsm), total_bytes, fills, Clock())
 
 
 def read(
@@ -149,18 +143,16 @@ def fill(
     eventually(lambda: not chunk.is_filling)
     cache.release(chunk)
     if passed:
-        cache.passed(chunk)
+        cache.mark_consumed(chunk)
 
 
 def is_reading(rsm: RecordedRsm, copied: RemoteLogSegmentMetadata) -> bool:
     return rsm.reads[-1][0] == copied.start_offset
 
 
-def test_a_sequential_reader_needs_few_requests_over_segment_borders(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_a_sequential_reader_needs_few_requests_over_segment_borders(rsm: RecordedRsm) -> None:
     cache, reader = cache_of(rsm), SequentialRead()
-    for copied, following in ((copies[0], copies[1]), (copies[1], None)):
+    for copied, following in ((rsm.copies[0], rsm.copies[1]), (rsm.copies[1], None)):
         position = 0
         while position < SIZE:
             position = read(cache, copied, position, MIB, reader, following)
@@ -208,27 +200,25 @@ def test_a_reader_that_pauses_gets_its_share_again_at_once() -> None:
     assert busy is held[0]
 
 
-def test_a_chunk_that_is_being_read_is_not_evicted(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_a_chunk_that_is_being_read_is_not_evicted(rsm: RecordedRsm) -> None:
     """Not even if its reader is slow, and others need the room."""
     clock = Clock()
-    cache = ChunkCache(cast(RemoteStorageManager, rsm), ChunkLimits(16 * MIB, 4), clock)
-    slow = cache.acquire(copies[0], 0, 8 * MIB)
+    cache = ChunkCache(cast(RemoteStorageManager, rsm), 16 * MIB, 4, clock)
+    slow = cache.acquire(rsm.copies[0], 0, 8 * MIB)
     assert slow.view(0, 8 * MIB, WAIT_S) is not None
     eventually(lambda: not slow.is_filling)
-    cache.passed(slow)
+    cache.mark_consumed(slow)
     clock.now_s = 2 * ABANDONED_AFTER_S
     for position in range(0, SIZE, 4 * MIB):
-        fill(cache, copies[1], position, 4 * MIB, 4 * MIB)
-    assert cache.acquire(copies[0], 0, 8 * MIB) is slow
+        fill(cache, rsm.copies[1], position, 4 * MIB, 4 * MIB)
+    assert cache.acquire(rsm.copies[0], 0, 8 * MIB) is slow
     cache.release(slow)
-    assert sum(start == 0 and name == copies[0].start_offset for name, start, _ in rsm.reads) == 1
+    assert (
+        sum(start == 0 and name == rsm.copies[0].start_offset for name, start, _ in rsm.reads) == 1
+    )
 
 
-def test_a_chunk_makes_room_as_soon_as_all_of_its_bytes_are_read(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_a_chunk_makes_room_as_soon_as_all_of_its_bytes_are_read(rsm: RecordedRsm) -> None:
     """The stream's end, which the store sends later, holds no room."""
     may_end = Event()
 
@@ -237,13 +227,13 @@ def test_a_chunk_makes_room_as_soon_as_all_of_its_bytes_are_read(
         require(may_end.wait(WAIT_S))
 
     logs = cast(RemoteStorageManager, HeldLogs(held))
-    cache = ChunkCache(logs, ChunkLimits(8 * MIB, 4), Clock())
+    cache = ChunkCache(logs, 8 * MIB, 4, Clock())
     try:
-        chunk = cache.acquire(copies[0], 0, 8 * MIB)
+        chunk = cache.acquire(rsm.copies[0], 0, 8 * MIB)
         assert len(chunk.view(0, 8 * MIB, WAIT_S) or b"") == 8 * MIB
         cache.release(chunk)
-        cache.passed(chunk)
-        following = cache.acquire(copies[0], 8 * MIB, 8 * MIB)
+        cache.mark_consumed(chunk)
+        following = cache.acquire(rsm.copies[0], 8 * MIB, 8 * MIB)
         assert following.counted_bytes == 8 * MIB
         cache.release(following)
     finally:
@@ -251,22 +241,20 @@ def test_a_chunk_makes_room_as_soon_as_all_of_its_bytes_are_read(
 
 
 def test_a_reader_that_does_not_continue_gets_the_whole_mibs_of_what_it_asked_for(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+    rsm: RecordedRsm,
 ) -> None:
     cache = cache_of(rsm)
     for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB):
-        read(cache, copies[0], start, MIB, SequentialRead())
+        read(cache, rsm.copies[0], start, MIB, SequentialRead())
     assert [(start, end - start) for _, start, end in rsm.reads] == [
         (start, 2 * MIB) for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB)
     ]
 
 
-def test_what_other_chunks_have_is_not_requested_again(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_what_other_chunks_have_is_not_requested_again(rsm: RecordedRsm) -> None:
     cache = cache_of(rsm)
     for start in (5 * MIB + 7, 4 * MIB + 7, 6 * MIB + 7, 7 * MIB + 7):
-        read(cache, copies[0], start, 100, SequentialRead())
+        read(cache, rsm.copies[0], start, 100, SequentialRead())
     assert [(start, end) for _, start, end in rsm.reads] == [
         (5 * MIB, 6 * MIB),
         (4 * MIB, 5 * MIB),
@@ -275,32 +263,28 @@ def test_what_other_chunks_have_is_not_requested_again(
     ]
 
 
-def test_readers_of_the_same_bytes_share_a_request(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_readers_of_the_same_bytes_share_a_request(rsm: RecordedRsm) -> None:
     cache = cache_of(rsm)
-    chunks = [cache.acquire(copies[0], 3, MIB) for _ in range(3)]
+    chunks = [cache.acquire(rsm.copies[0], 3, MIB) for _ in range(3)]
     assert len(set(chunks)) == len(rsm.reads) == 1
     assert chunks[0].view(3, 4, WAIT_S) is not None
 
 
-def test_a_read_that_is_left_goes_on_for_the_next_reader(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_a_read_that_is_left_goes_on_for_the_next_reader(rsm: RecordedRsm) -> None:
     may_read = Event()
     rsm.before_read = lambda: require(may_read.wait(WAIT_S))
     cache = cache_of(rsm)
-    window = SegmentWindow(cache, copies[0], MIB, SequentialRead(), TierWait(0.01), lambda: None)
+    window = SegmentWindow(
+        cache, rsm.copies[0], MIB, SequentialRead(), TierWait(0.01), lambda: None
+    )
     with pytest.raises(ReadTimeoutError, match=r"position 0 within 0\.01 s"):
         window.read(0, 1)
     may_read.set()
-    assert read(cache, copies[0], 0, MIB, SequentialRead()) == MIB
+    assert read(cache, rsm.copies[0], 0, MIB, SequentialRead()) == MIB
     assert len(rsm.reads) == 1
 
 
-def test_failed_requests_are_retried_if_that_may_help(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_failed_requests_are_retried_if_that_may_help(rsm: RecordedRsm) -> None:
     errors = [
         RemoteStorageError("gone"),
         RetriableRemoteStorageError("away"),
@@ -314,113 +298,99 @@ def test_failed_requests_are_retried_if_that_may_help(
     cache = cache_of(rsm)
     rsm.before_read = fail
     with pytest.raises(RemoteStorageError, match="gone"):
-        read(cache, copies[0], 0, MIB, SequentialRead())
-    assert read(cache, copies[0], 0, MIB, SequentialRead()) == MIB
+        read(cache, rsm.copies[0], 0, MIB, SequentialRead())
+    assert read(cache, rsm.copies[0], 0, MIB, SequentialRead()) == MIB
     assert len(rsm.reads) == 4
 
 
-def test_a_scan_does_not_evict_what_several_readers_use(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_a_scan_does_not_evict_what_several_readers_use(rsm: RecordedRsm) -> None:
     cache = cache_of(rsm, total_bytes=20 * MIB)
     for _ in range(2):
-        fill(cache, copies[1], 0, 2 * MIB, 2 * MIB)
+        fill(cache, rsm.copies[1], 0, 2 * MIB, 2 * MIB)
     reader, position = SequentialRead(), 0
     while position < SIZE:
-        position = read(cache, copies[0], position, MIB, reader)
+        position = read(cache, rsm.copies[0], position, MIB, reader)
     before = len(rsm.reads)
-    cache.release(cache.acquire(copies[1], 0, MIB))
+    cache.release(cache.acquire(rsm.copies[1], 0, MIB))
     assert len(rsm.reads) == before
 
 
-def test_hits_misses_and_evictions_are_published(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_hits_misses_and_evictions_are_published(rsm: RecordedRsm) -> None:
     cache = cache_of(rsm, total_bytes=4 * MIB)
     prefix = "sediment_rlm_chunk_cache_"
     grown = growth(
         *(f"{prefix}{name}" for name in ("hits_total", "misses_total", "evictions_total"))
     )
-    fill(cache, copies[0], 0, 3 * MIB, 3 * MIB)
+    fill(cache, rsm.copies[0], 0, 3 * MIB, 3 * MIB)
     assert (grown(), published(f"{prefix}bytes")) == ([0, 1, 0], 3 * MIB)
-    cache.release(cache.acquire(copies[0], MIB, MIB))
+    cache.release(cache.acquire(rsm.copies[0], MIB, MIB))
     assert grown() == [1, 1, 0]
-    fill(cache, copies[1], 0, 2 * MIB, 2 * MIB)
+    fill(cache, rsm.copies[1], 0, 2 * MIB, 2 * MIB)
     assert (grown(), published(f"{prefix}bytes")) == ([1, 2, 1], 2 * MIB)
 
 
-def test_bytes_that_were_requested_ahead_and_never_read_are_published(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_bytes_that_were_requested_ahead_and_never_read_are_published(rsm: RecordedRsm) -> None:
     cache = cache_of(rsm, total_bytes=4 * MIB)
     grown = growth(
         "sediment_rlm_read_ahead_bytes_total", "sediment_rlm_read_ahead_unused_bytes_total"
     )
-    cache.fetch_ahead(copies[0], 0, 2 * MIB)
+    cache.fetch_ahead(rsm.copies[0], 0, 2 * MIB)
     assert grown() == [2 * MIB, 0]
     eventually(lambda: len(rsm.reads) == 1)
-    cache.remove([copies[0].remote_log_segment_id])
+    cache.remove([rsm.copies[0].remote_log_segment_id])
     assert grown() == [2 * MIB, 2 * MIB]
 
 
 def test_without_room_a_reader_gets_a_little_more_memory_and_nothing_is_read_ahead(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
+    rsm: RecordedRsm,
 ) -> None:
     clock = Clock()
-    cache = ChunkCache(cast(RemoteStorageManager, rsm), ChunkLimits(4 * MIB, 4), clock)
-    fill(cache, copies[0], 0, 4 * MIB, 4 * MIB, passed=False)
-    cache.fetch_ahead(copies[0], 10 * MIB, 4 * MIB)
+    cache = ChunkCache(cast(RemoteStorageManager, rsm), 4 * MIB, 4, clock)
+    fill(cache, rsm.copies[0], 0, 4 * MIB, 4 * MIB, passed=False)
+    cache.fetch_ahead(rsm.copies[0], 10 * MIB, 4 * MIB)
     assert len(rsm.reads) == 1
-    fill(cache, copies[0], 10 * MIB, 4 * MIB, MIB, passed=False)
-    cache.fetch_ahead(copies[0], 10 * MIB, 4 * MIB)
+    fill(cache, rsm.copies[0], 10 * MIB, 4 * MIB, MIB, passed=False)
+    cache.fetch_ahead(rsm.copies[0], 10 * MIB, 4 * MIB)
     assert [end - start for _, start, end in rsm.reads] == [4 * MIB, MIB]
     clock.now_s = ABANDONED_AFTER_S
-    cache.fetch_ahead(copies[0], 10 * MIB, 4 * MIB)
-    assert rsm.reads[2:] == [(copies[0].start_offset, 10 * MIB, 14 * MIB)]
+    cache.fetch_ahead(rsm.copies[0], 10 * MIB, 4 * MIB)
+    assert rsm.reads[2:] == [(rsm.copies[0].start_offset, 10 * MIB, 14 * MIB)]
 
 
-def test_requests_to_a_store_that_hangs_are_bounded(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_requests_to_a_store_that_hangs_are_bounded(rsm: RecordedRsm) -> None:
     may_read = Event()
     rsm.before_read = lambda: require(may_read.wait(WAIT_S))
     cache = cache_of(rsm, fills=2)
     for position in (0, 2 * MIB):
-        cache.acquire(copies[0], position, MIB)
+        cache.acquire(rsm.copies[0], position, MIB)
     try:
         with pytest.raises(ThrottledError, match=r"limit 2\); retry"):
-            cache.acquire(copies[0], 4 * MIB, MIB)
+            cache.acquire(rsm.copies[0], 4 * MIB, MIB)
     finally:
         may_read.set()
 
 
-def test_chunks_of_a_deleted_segment_are_removed(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_chunks_of_a_deleted_segment_are_removed(rsm: RecordedRsm) -> None:
     cache = cache_of(rsm)
-    read(cache, copies[0], 0, MIB, SequentialRead())
-    cache.remove([copies[0].remote_log_segment_id])
-    read(cache, copies[0], 0, MIB, SequentialRead())
+    read(cache, rsm.copies[0], 0, MIB, SequentialRead())
+    cache.remove([rsm.copies[0].remote_log_segment_id])
+    read(cache, rsm.copies[0], 0, MIB, SequentialRead())
     assert len(rsm.reads) == 2
 
 
-def test_a_remembered_reader_keeps_no_bytes_that_the_cache_has_dropped(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_a_remembered_reader_keeps_no_bytes_that_the_cache_has_dropped(rsm: RecordedRsm) -> None:
     cache, readers = cache_of(rsm), [SequentialRead() for _ in range(3)]
     for number, reader in enumerate(readers):
-        read(cache, copies[0], number * 4 * MIB, MIB, reader)
+        read(cache, rsm.copies[0], number * 4 * MIB, MIB, reader)
     left = [ref(chunk) for reader in readers for chunk in reader.used]
     assert len(left) == 3
     cache.close()
     eventually(lambda: all(each() is None for each in left))
 
 
-def test_bytes_for_later_are_not_requested_without_room(
-    rsm: RecordedRsm, copies: list[RemoteLogSegmentMetadata]
-) -> None:
+def test_bytes_for_later_are_not_requested_without_room(rsm: RecordedRsm) -> None:
     cache = cache_of(rsm, total_bytes=4 * MIB)
-    fill(cache, copies[0], 0, 4 * MIB, 4 * MIB, passed=False)
+    fill(cache, rsm.copies[0], 0, 4 * MIB, 4 * MIB, passed=False)
     with pytest.raises(ThrottledError, match="no room"):
-        cache.acquire(copies[1], 0, MIB, needs_room=True)
+        cache.acquire(rsm.copies[1], 0, MIB, needs_room=True)
     assert len(rsm.reads) == 1

@@ -216,8 +216,30 @@ def rules(settings: Any, **given: Any) -> CopyRules:
 def test_a_topic_is_copied_as_its_settings_say(
     entries: tuple[tuple[str, str], ...], by_default: bool, expected: bool
 ) -> None:
-    made = rules(Settings(*entries), tiered_by_default=by_default)
+    made = rules(Settings(*entries), tiered_topics=("*",) if by_default else ())
     assert made.of(NAME).copies is expected
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (("*",), True),
+        (("t",), True),
+        (("T",), False),
+        (("*", "!t"), False),
+        (("!other*", "t*"), True),
+        (("!t",), False),
+        (("payments*",), False),
+    ],
+)
+def test_a_topic_without_settings_is_copied_as_the_patterns_say(
+    patterns: tuple[str, ...], expected: bool
+) -> None:
+    assert rules(Settings(), tiered_topics=patterns).of(NAME).copies is expected
+    off = Settings(("remote.storage.enable", "false"))
+    assert not rules(off, tiered_topics=patterns).of(NAME).copies
+    on = Settings(("remote.storage.enable", "true"))
+    assert rules(on, tiered_topics=patterns).of(NAME).copies
 
 
 @pytest.mark.parametrize(

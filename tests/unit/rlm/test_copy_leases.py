@@ -21,6 +21,7 @@ from services.api.errors import (
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, RenewOutcome
 from services.rlm.copy.leases import CopyLeases, LeaseLostError
+from tests.harness.clocks import Clock
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import NAME
 
@@ -28,15 +29,6 @@ LEASE_MS = 60_000
 RENEWED_EACH_SECOND_MS = 3_000
 """By the real clock; with a stopped clock the lease lasts, however slow the machine is."""
 BROKER = 7
-
-
-class Clock:
-    """A clock that is stopped until it is set."""
-
-    now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Renewals:
@@ -61,11 +53,6 @@ class Renewals:
     @property
     def as_rlmm(self) -> RemoteLogMetadataManager:
         return cast(RemoteLogMetadataManager, self)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -103,7 +90,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for(
 
     rlmm.meanwhile = answer_late
     with leases.of(a_copy()) as lease:
-        leases.keep(lease)
+        leases.begin_renewal(lease)
         clock.now_s += 20
         assert leases.renew()
         clock.now_s += 49.9
@@ -114,8 +101,8 @@ def test_a_renewal_counts_from_when_it_was_asked_for(
 
 def test_one_call_renews_all_that_are_registered(leases: CopyLeases, rlmm: Renewals) -> None:
     with leases.of(a_copy()) as first, leases.of(a_copy()) as second, leases.of(a_copy()):
-        leases.keep(first)
-        leases.keep(second)
+        leases.begin_renewal(first)
+        leases.begin_renewal(second)
         assert leases.renew()
     assert rlmm.asked == [[first.segment_id, second.segment_id]]
     assert leases.renew()
@@ -127,8 +114,8 @@ def test_a_refused_renewal_ends_that_copy_alone(
     leases: CopyLeases, rlmm: Renewals, error: type[RemoteStorageError]
 ) -> None:
     with leases.of(a_copy()) as first, leases.of(a_copy()) as second:
-        leases.keep(first)
-        leases.keep(second)
+        leases.begin_renewal(first)
+        leases.begin_renewal(second)
         rlmm.refused[first.segment_id] = error("its copy is over")
         assert leases.renew()
         with pytest.raises(LeaseLostError, match="its copy is over"):
@@ -145,8 +132,8 @@ def test_another_error_of_one_copy_is_tried_again_while_its_lease_lasts(
     leases: CopyLeases, rlmm: Renewals, clock: Clock, error: type[RemoteStorageError]
 ) -> None:
     with leases.of(a_copy()) as first, leases.of(a_copy()) as second:
-        leases.keep(first)
-        leases.keep(second)
+        leases.begin_renewal(first)
+        leases.begin_renewal(second)
         rlmm.refused[first.segment_id] = error("its partition's lock is not free")
         clock.now_s += 50
         assert not leases.renew()
@@ -163,7 +150,7 @@ def test_an_outage_shorter_than_the_lease_costs_nothing(
     leases: CopyLeases, rlmm: Renewals, clock: Clock
 ) -> None:
     with leases.of(a_copy()) as lease:
-        leases.keep(lease)
+        leases.begin_renewal(lease)
         rlmm.is_away = True
         clock.now_s += 59
         assert not leases.renew()
@@ -178,7 +165,7 @@ def test_a_lease_that_has_ended_is_not_renewed_any_more(
     leases: CopyLeases, rlmm: Renewals, clock: Clock
 ) -> None:
     with leases.of(a_copy()) as lease:
-        leases.keep(lease)
+        leases.begin_renewal(lease)
         clock.now_s += 61
         assert leases.renew()
         assert rlmm.asked == []
@@ -194,7 +181,7 @@ def test_lease_that_expired_before_its_renewal_was_answered_is_lost(
 
     rlmm.meanwhile = answer_too_late
     with leases.of(a_copy()) as lease:
-        leases.keep(lease)
+        leases.begin_renewal(lease)
         clock.now_s += 50
         assert leases.renew()
         with pytest.raises(LeaseLostError, match="expired before it was renewed"):
@@ -248,14 +235,14 @@ def test_the_renewing_thread_is_one_and_ends_with_the_last_copy(
     leases = CopyLeases(rlmm.as_rlmm, BROKER, RENEWED_EACH_SECOND_MS, clock)
     eventually(lambda: renewers() == 0, 60_000)
     with leases.of(a_copy()) as first:
-        leases.keep(first)
+        leases.begin_renewal(first)
         with leases.of(a_copy()) as second:
-            leases.keep(second)
+            leases.begin_renewal(second)
             eventually(lambda: [first.segment_id, second.segment_id] in rlmm.asked, 60_000)
             assert renewers() == 1
     eventually(lambda: renewers() == 0, 60_000)
     with leases.of(a_copy()) as third:
-        leases.keep(third)
+        leases.begin_renewal(third)
         eventually(lambda: [third.segment_id] in rlmm.asked, 60_000)
     eventually(lambda: renewers() == 0, 60_000)
 
@@ -274,7 +261,7 @@ def test_renewing_thread_survives_any_error(
     rlmm.meanwhile = fail_once
     leases = CopyLeases(rlmm.as_rlmm, BROKER, RENEWED_EACH_SECOND_MS, clock)
     with leases.of(a_copy()) as lease:
-        leases.keep(lease)
+        leases.begin_renewal(lease)
         eventually(lambda: len(rlmm.asked) > 1, 60_000)
     assert "not renewed" in caplog.text
 
@@ -296,5 +283,5 @@ def test_a_copy_does_not_begin_while_there_is_no_thread_to_renew_its_lease(
             pass
     assert not leases.is_ours(copy.id)
     with leases.of(copy) as lease:
-        leases.keep(lease)
+        leases.begin_renewal(lease)
         eventually(lambda: [copy] in rlmm.asked, 60_000)

@@ -1,6 +1,6 @@
 """Test when retention must evaluate a partition's segments, and when it need not."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.api.holds import Hold, HoldKind
 from services.api.retention import DEFAULT_COPY_GRACE_MS, NO_TIMESTAMP
-from services.api.segments import ExportPosition, RemoteLogSegmentMetadata
-from services.api.topic_config import TopicConfig, topic_config
+from services.api.segments import RemoteLogSegmentMetadata
+from services.api.topic_config import StoredTopicConfig, TopicConfig
 from services.rlm.partition import NothingDue
 from services.rlm.retention.snapshot import (
-    LOOK_AT_LEASES_MS,
+    LEASE_CHECK_MS,
     Snapshot,
     due_after_ms,
     due_at_bytes,
@@ -25,23 +26,31 @@ from tests.unit.api.any_partition import Partition, any_partitions, configs
 from tests.unit.api.retention_partition import NOW_MS, lineage, partition, raised, without
 from tests.unit.rlm.test_candidates import STARTED, remote
 
-NOTHING_SET = TopicConfig()
-BY_TIME = topic_config({"retention.ms": "1000"})
-BY_SIZE = topic_config({"retention.bytes": "5000"})
+
+def settings(entries: Mapping[str, str], revision: int = 2) -> StoredTopicConfig:
+    return StoredTopicConfig(UUID(int=1), "t", entries, revision)
+
+
+NOTHING_SET = settings({})
+BY_TIME = settings({"retention.ms": "1000"})
+BY_SIZE = settings({"retention.bytes": "5000"})
+BOTH_WAIT = replace(BY_TIME, waits_until_ms=9000, earlier={"retention.ms": "3000"})
+FIRST_WAITS = replace(BY_TIME, waits_until_ms=9000)
 TIER = Tier(known=True, revision=7, segments=3, size_bytes=3000)
-LOOKED = NothingDue(revision=7, config_revision=2, until_s=50.0, until_bytes=2001)
+LOOKED = NothingDue(revision=7, topic=BY_TIME, until_s=50.0, until_bytes=2001)
 
 
 def due(
     tier: Tier = TIER,
-    config: TopicConfig = BY_TIME,
+    config: StoredTopicConfig = BY_TIME,
     *,
     only_local_bytes: int = 0,
-    config_revision: int = 2,
     nothing_due: NothingDue | None = LOOKED,
     now_s: float = 49.0,
 ) -> bool:
-    return may_be_due(tier, only_local_bytes, config, config_revision, nothing_due, now_s)
+    if nothing_due is not None and config.revision == 2 and config.waits_until_ms is None:
+        nothing_due = replace(nothing_due, topic=config)
+    return may_be_due(tier, only_local_bytes, config, nothing_due, now_s)
 
 
 UNFINISHED = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
@@ -57,7 +66,9 @@ UNFINISHED = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state
         pytest.param({"config": NOTHING_SET, "nothing_due": None}, False, id="no limits"),
         pytest.param({"nothing_due": None}, True, id="the first pass"),
         pytest.param({"tier": replace(TIER, revision=8)}, True, id="a changed partition"),
-        pytest.param({"config_revision": 3}, True, id="changed settings"),
+        pytest.param({"config": replace(BY_TIME, revision=3)}, True, id="changed settings"),
+        pytest.param({"config": BOTH_WAIT}, True, id="settings that have waited"),
+        pytest.param({"config": FIRST_WAITS, "nothing_due": None}, False, id="a first limit waits"),
         pytest.param({"now_s": 49.9}, False, id="too early"),
         pytest.param({"now_s": 50.0}, True, id="in time"),
         pytest.param({"config": BY_SIZE, "only_local_bytes": 2000}, False, id="too small"),
@@ -106,12 +117,12 @@ def an_attempt(at_ms: int, *, copy_leased: bool = False) -> RemoteLogSegmentMeta
 def due_after(
     *segments: RemoteLogSegmentMetadata,
     now_ms: int = 0,
-    config: TopicConfig = NOTHING_SET,
+    config: StoredTopicConfig = NOTHING_SET,
     being_copied: Collection[UUID] = (),
-    exports: tuple[ExportPosition, ...] = (),
+    holds: tuple[Hold, ...] = (),
 ) -> int | None:
     state = partition(lineage((0, 0)), log_end_offset=90)
-    state = replace(state, read_at_ms=now_ms, export_positions=exports)
+    state = replace(state, read_at_ms=now_ms, holds=holds)
     snapshot = Snapshot(state, segments, revision=7)
     planned = snapshot.plan(config, being_copied)
     return due_after_ms(snapshot, planned, config, being_copied)
@@ -136,29 +147,29 @@ def test_an_old_copy_that_is_leased_is_checked_again_soon() -> None:
     later_ms = 2000 + DEFAULT_COPY_GRACE_MS
     assert due_after(an_attempt(1000), now_ms=later_ms) is None
     leased = an_attempt(1000, copy_leased=True)
-    assert due_after(leased, now_ms=later_ms) == LOOK_AT_LEASES_MS
-    young_ms = DEFAULT_COPY_GRACE_MS - LOOK_AT_LEASES_MS
-    assert due_after(leased, now_ms=young_ms) == LOOK_AT_LEASES_MS + 1000
+    assert due_after(leased, now_ms=later_ms) == LEASE_CHECK_MS
+    young_ms = DEFAULT_COPY_GRACE_MS - LEASE_CHECK_MS
+    assert due_after(leased, now_ms=young_ms) == LEASE_CHECK_MS + 1000
 
 
-@pytest.mark.parametrize(("number", "expected"), [(0, LOOK_AT_LEASES_MS), (1, None)])
+@pytest.mark.parametrize(("number", "expected"), [(0, LEASE_CHECK_MS), (1, None)])
 def test_segment_being_copied_here_is_checked_again_soon(number: int, expected: int | None) -> None:
     here, elsewhere = a_segment(0, newest_ms=500), a_segment(10, newest_ms=500)
     ids = [s.remote_log_segment_id.id for s in (here, elsewhere)]
     assert due_after(here, now_ms=9000, being_copied=[ids[number]]) == expected
 
 
-@pytest.mark.parametrize(("next_offset", "expected"), [(9, LOOK_AT_LEASES_MS), (10, None)])
-def test_a_segment_that_an_export_keeps_is_checked_again_soon(
+@pytest.mark.parametrize(("next_offset", "expected"), [(9, LEASE_CHECK_MS), (10, None)])
+def test_a_segment_that_a_hold_keeps_is_checked_again_soon(
     next_offset: int, expected: int | None
 ) -> None:
-    lake = ExportPosition("lake", next_offset, 9_000_000)
+    lake = Hold("lake", HoldKind.EXPORT, first_offset=next_offset, until_ms=9_000_000)
     old = a_segment(newest_ms=500)
-    assert due_after(old, now_ms=9000, config=BY_TIME, exports=(lake,)) == expected
+    assert due_after(old, now_ms=9000, config=BY_TIME, holds=(lake,)) == expected
 
 
 @pytest.mark.parametrize("config", [NOTHING_SET, BY_SIZE])
-def test_without_a_limit_of_time_it_never_is(config: TopicConfig) -> None:
+def test_without_a_limit_of_time_it_never_is(config: StoredTopicConfig) -> None:
     assert due_after(a_segment(), config=config) is None
 
 
@@ -171,11 +182,17 @@ def test_a_segment_without_a_time_is_due_by_its_latest_event() -> None:
     assert due_after(timeless, now_ms=2500, config=BY_TIME) == 501
 
 
-def bytes_until_due(config: TopicConfig = BY_SIZE, **changes: Any) -> int | None:
+def bytes_until_due(config: StoredTopicConfig = BY_SIZE, **changes: Any) -> int | None:
     """Return the bytes until retention of two segments of 1000 bytes each."""
     segments = tuple(a_segment(base, segment_size_in_bytes=1000) for base in (0, 10))
     state = partition(lineage((0, 0)), log_end_offset=90, **changes)
     return due_at_bytes(Snapshot(state, segments, revision=7).plan(config), config)
+
+
+def test_while_a_change_waits_the_earlier_settings_say_when() -> None:
+    segments = a_segment(0, newest_ms=700), a_segment(10, newest_ms=500)
+    assert due_after(*segments, now_ms=1600, config=BOTH_WAIT) == 101  # by now, which then waits
+    assert due_after(*segments, now_ms=1800, config=BOTH_WAIT) == 3701 - 1800
 
 
 def test_the_size_rule_has_to_have_room_for_the_first_segment() -> None:
@@ -187,9 +204,19 @@ def test_if_the_size_rule_was_not_applied_any_excess_is_checked() -> None:
     assert bytes_until_due(only_local_bytes=9000, copied_through_offset=9) == 3001
 
 
-def test_without_a_limit_by_size_or_on_hold_no_growth_makes_it_due() -> None:
+def test_without_a_limit_by_size_no_growth_makes_it_due() -> None:
     assert bytes_until_due(BY_TIME, only_local_bytes=2**60) is None
-    assert bytes_until_due(replace(BY_SIZE, hold=True), only_local_bytes=2**60) is None
+
+
+def waiting(config: TopicConfig, earlier: TopicConfig) -> StoredTopicConfig:
+    return replace(settings(limits(config)), waits_until_ms=NOW_MS + 1000, earlier=limits(earlier))
+
+
+def limits(config: TopicConfig) -> dict[str, str]:
+    return {
+        "retention.ms": str(config.retention_ms),
+        "retention.bytes": str(config.retention_bytes),
+    }
 
 
 @st.composite
@@ -200,9 +227,9 @@ def partitions_of_any_age(draw: st.DrawFn) -> Partition:
     return [replace(s, event_timestamp_ms=NOW_MS - draw(ages_ms)) for s in segments], state
 
 
-@given(st.data(), partitions_of_any_age(), configs)
+@given(st.data(), partitions_of_any_age(), st.builds(waiting, configs, configs))
 def test_nothing_becomes_due_before_it_is_checked(
-    data: st.DataObject, known: Partition, config: TopicConfig
+    data: st.DataObject, known: Partition, config: StoredTopicConfig
 ) -> None:
     segments, state = known
     ids = [s.remote_log_segment_id.id for s in segments]

@@ -1,6 +1,5 @@
 """Test a broker's replication-offset-checkpoint, and its effect on a partition's log."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from services.rlm.kafka_log.checkpoints import HighWatermarks, read_offset_check
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LogFileError, fingerprint_of
+from tests.harness.clocks import Clock
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     NAME,
@@ -25,19 +25,6 @@ from tests.unit.rlm.kafka_bytes import (
 BUNDLED = Path(__file__).parents[2] / "data" / "kafka-log"
 HERE = (NAME.topic, NAME.partition)
 FILE = "replication-offset-checkpoint"
-
-
-@dataclass
-class Clock:
-    now_s: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -202,4 +189,4 @@ def test_unknown_high_watermark_counts_as_the_log_start(tmp_path: Path) -> None:
     log = looked(LocalPartition(find_partitions([log_dir]).partitions[NAME]))
     assert (log.high_watermark, log.last_stable_offset, log.log_end_offset) == (0, 0, 25)
     assert log.high_watermark_problem is not None
-    assert log.high_watermark_problem.held_segments == 2
+    assert log.high_watermark_problem.blocked_segments == 2

@@ -19,13 +19,13 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.chunk_cache import ChunkCache, ChunkLimits
+from services.rlm.fetch.chunk_cache import ChunkCache
 from services.rlm.fetch.index_cache import RemoteIndexCache, name_of
 from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
 from services.rlm.fetch.reads import CacheInvalidatingStorage
 from services.rlm.metrics import TopicCounts
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files
@@ -77,7 +77,9 @@ def rsm(tmp_path: Path) -> Iterator[CountedRsm]:
     objects = tmp_path / "objects"
     objects.mkdir()
     buffers = PartBuffers(4, 8 * MIB, 10_000)
-    manager = ObjectRemoteStorageManager(Location(1, FilesystemStorage(objects), ""), buffers, 2)
+    manager = ObjectRemoteStorageManager(
+        Locations(Location(1, FilesystemStorage(objects), "")), buffers, 2
+    )
     yield CountedRsm(manager)
     manager.close()
 
@@ -245,29 +247,6 @@ def test_a_failure_reaches_all_waiting_readers_and_is_not_cached(
     assert cache.index(copied, IndexType.OFFSET) == indexes_of(0)[IndexType.OFFSET]
 
 
-def test_waiting_for_another_reader_ends(rsm: CountedRsm, opens: Opens) -> None:
-    cache, copied, other = opens(wait_s=0.05), rsm.copied(0), rsm.copied(1)
-    is_asked, may_go_on = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        rsm.before_fetch = lambda: None
-        is_asked.set()
-        assert may_go_on.wait(30.0)
-
-    rsm.before_fetch = hang
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(cache.index, copied, IndexType.OFFSET)
-        try:
-            assert is_asked.wait(30.0)
-            with pytest.raises(RetriableRemoteStorageError, match="another read"):
-                cache.index(copied, IndexType.OFFSET)
-            assert cache.index(copied, IndexType.TIMESTAMP) is not None
-            assert cache.index(other, IndexType.OFFSET) is not None
-        finally:
-            may_go_on.set()
-        assert first.result(timeout=30.0) == indexes_of(0)[IndexType.OFFSET]
-
-
 def test_a_slow_disk_delays_no_waiting_reader(
     rsm: CountedRsm, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +291,7 @@ def test_indexes_of_deleted_segments_are_removed(
     for copied in (gone, kept):
         for kind in IndexType:
             cache.index(copied, kind)
-    chunks = ChunkCache(rsm.rsm, ChunkLimits())
+    chunks = ChunkCache(rsm.rsm)
     storage = CacheInvalidatingStorage(rsm.rsm, cache, chunks, TopicCounts())
     if is_batch:
         assert storage.delete_log_segment_data_batch([gone]) == [None]

@@ -18,6 +18,7 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType
 from services.rlm.fetch.index_cache import name_of
 from services.rlm.fetch.index_files import BLOCK_BYTES, RETRY_AFTER_S, IndexFileLimits, IndexFiles
+from tests.harness.clocks import Clock
 from tests.harness.published import growth, published
 from tests.harness.small_limits import SmallDisk, small_disk
 
@@ -33,21 +34,6 @@ DAY_S = 86_400.0
 
 def index(number: int, size_bytes: int = 1000) -> bytes:
     return bytes([number]) * size_bytes
-
-
-class Clock:
-    """A clock that is stopped until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -379,6 +365,7 @@ def test_a_full_disk_fails_no_read_and_needs_no_restart(
 ) -> None:
     caplog.set_level(logging.INFO)
     files = opens(KIB * KIB, path=disk.path / "indexes")
+    failed = growth('sediment_rlm_index_cache_failures_total{operation="write"}')
     disk.fill()
     for _ in range(30):
         fill(files, 0, 1, 2)
@@ -386,6 +373,7 @@ def test_a_full_disk_fails_no_read_and_needs_no_restart(
         clock.now_s += RETRY_AFTER_S
     (line,) = lines(caplog)
     assert "No space left on device" in line
+    assert failed()[0] >= 1
     fill(files, 0)
     disk.free()
     fill(files, 0)

@@ -7,7 +7,7 @@ from crc32c import crc32c
 
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import SegmentFile
-from services.records.index_files import AbortedTxn
+from services.records.index_files import AbortedTxn, producer_entries
 from services.rlm.copy.inspection import InspectedSegment, inspect
 from services.rlm.kafka_log.partition_dir import (
     LogFileError,
@@ -15,7 +15,7 @@ from services.rlm.kafka_log.partition_dir import (
     list_segments,
     read_lineage,
 )
-from services.rlm.kafka_log.transactions import ProducerIds
+from services.rlm.kafka_log.transactions import ProducerReplay
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     COMMIT,
@@ -137,19 +137,31 @@ def test_a_log_that_was_cut_has_no_hole(files: PartitionFiles, cut: str) -> None
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"damaged"])
-def test_a_producer_snapshot_is_never_invented(files: PartitionFiles, damage: bytes | None) -> None:
+def test_a_lost_producer_snapshot_is_replayed(files: PartitionFiles, damage: bytes | None) -> None:
+    files.snapshot(10, {7: 3})
+    files.segment(10, [batch(10, 5, producer_id=8), batch(15, 5, producer_id=8)])
+    snapshot = files.file(20, ".snapshot")
+    snapshot.unlink()
+    if damage is not None:
+        snapshot.write_bytes(damage)
+    found = inspected(files, 1)
+    entries = producer_entries(found.side_files[SegmentFile.PRODUCER_SNAPSHOT])
+    assert {each.producer_id: each.last_offset for each in entries} == {7: 0, 8: 19}
+    problems = [(problem.kind, problem.path) for problem in found.rebuilt]
+    assert problems == ([(ProblemKind.INDEX_REBUILT, str(snapshot))] if damage is not None else [])
+
+
+def test_a_snapshot_is_never_replayed_over_damage(files: PartitionFiles) -> None:
     files.segment(0, [batch(0, 5), batch(5, 5, producer_id=7)])
-    for number in (0, 1):
-        snapshot = files.file(10 * number + 10, ".snapshot")
-        snapshot.unlink()
-        if damage is not None:
-            snapshot.write_bytes(damage)
-        error = refusal(files, number)
-        assert (error.kind, error.path, error.offset) == (
-            ProblemKind.PRODUCER_SNAPSHOT_MISSING,
-            snapshot,
-            10 * number,
-        )
+    files.file(0, ".log").write_bytes(batch(0, 5) + batch(5, 5, producer_id=7)[:-1])
+    for offset in (10, 20):
+        files.file(offset, ".snapshot").unlink()
+    error = refusal(files, 1)
+    assert (error.kind, error.path, error.offset) == (
+        ProblemKind.PRODUCER_SNAPSHOT_MISSING,
+        files.file(20, ".snapshot"),
+        10,
+    )
 
 
 @pytest.mark.parametrize("earlier", ["no snapshots", "an empty snapshot"])
@@ -163,23 +175,18 @@ def test_without_producers_a_missing_snapshot_is_empty(files: PartitionFiles, ea
     assert found.side_files[SegmentFile.PRODUCER_SNAPSHOT] == kept == producer_snapshot()
 
 
-def test_a_producer_in_an_earlier_snapshot_is_not_forgotten(files: PartitionFiles) -> None:
-    files.snapshot(10, {7: 3})
-    files.file(20, ".snapshot").unlink()
-    assert refusal(files, 1).kind is ProblemKind.PRODUCER_SNAPSHOT_MISSING
-
-
-def test_each_segment_is_searched_for_producers_once(files: PartitionFiles) -> None:
+def test_each_segment_is_replayed_once(files: PartitionFiles) -> None:
     for offset in (10, 20):
         files.file(offset, ".snapshot").unlink()
-    producers, lineage = ProducerIds(), read_lineage(files.path)
+    replay, lineage = ProducerReplay(), read_lineage(files.path)
     segments = list_segments(files.path)
-    assert producers.none_below(segments, lineage, 10)
+    assert replay.snapshot_at(segments, lineage, 10) == producer_snapshot()
     files.segment(0, [batch(0, 10, producer_id=7)])
-    assert producers.none_below(segments, lineage, 20)
-    # Another leader may have replaced what was searched.
+    assert replay.snapshot_at(segments, lineage, 20) == producer_snapshot()
+    # Another leader may have replaced what was replayed.
     files.epochs((0, 0), (2, 12))
-    assert not producers.none_below(segments, read_lineage(files.path), 20)
+    replaced = replay.snapshot_at(list_segments(files.path), read_lineage(files.path), 20)
+    assert [each.producer_id for each in producer_entries(replaced or b"")] == [7]
 
 
 def test_leader_epochs_that_begin_behind_the_segment_are_missing(files: PartitionFiles) -> None:
@@ -241,9 +248,7 @@ def test_an_empty_transaction_index_is_sent_as_it_is(files: PartitionFiles) -> N
     assert found.txn_idx_empty
 
 
-def test_a_missing_transaction_index_is_rebuilt_from_control_batches(
-    files: PartitionFiles,
-) -> None:
+def test_a_missing_transaction_index_is_rebuilt_from_control_batches(files: PartitionFiles) -> None:
     files.snapshot(10, {7: 3, 6: 4})
     files.segment(
         10,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.rlm.kafka_admin.deleted_topics import read_cluster_id
+from services.rlm.kafka_log.log_dir import read_cluster_id
 from services.rlm.kafka_log.partition_dir import LogDirError
 
 

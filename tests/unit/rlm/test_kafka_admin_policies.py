@@ -201,7 +201,7 @@ def test_unanswered_policy_is_logged_and_soon_requested_again(
 ) -> None:
     cluster.policies["clicks"] = FAILED
     policies.of(CLICKS)
-    with pytest.raises(PassFailedError, match=r"1 topics are not copied .*: clicks: not now"):
+    with pytest.raises(PassFailedError, match=r"copies of 1 topic wait .*: clicks: not now"):
         policies.refresh()
     policies.refresh()
     cluster.now_s += RETRY_AFTER_S

@@ -50,9 +50,9 @@ class Rlmm:
         return PartitionPage(tuple(self.listed[at : at + 1]), token)
 
 
-def recalled(*listed: PartitionSummary, most: int = 10) -> RecalledTopics:
+def recalled(*listed: PartitionSummary, max_topics: int = 10) -> RecalledTopics:
     rlmm: Any = Rlmm(*listed)
-    topics = RecalledTopics(rlmm, OURS, most)
+    topics = RecalledTopics(rlmm, OURS, max_topics)
     topics.read()
     return topics
 
@@ -130,10 +130,8 @@ def test_partly_marked_topic_is_watched() -> None:
     assert topics.missing(view({OLDEST: alive(OLDEST), OLD: NoTopic.UNKNOWN})) == {OLD}
 
 
-def test_requests_are_bounded_and_more_topics_are_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    topics = recalled(summary(OLDEST), summary(OLDEST, 1), summary(OLD), summary(NEW), most=2)
+def test_requests_are_bounded_and_more_topics_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    topics = recalled(summary(OLDEST), summary(OLDEST, 1), summary(OLD), summary(NEW), max_topics=2)
     assert topics.names == {"o", "p"}
     assert "more than 2 topics of cluster cluster" in caplog.text
 
@@ -157,7 +155,7 @@ def test_without_log_directories_rlmm_is_asked_again_for_topics_that_are_new() -
     topics = RecalledTopics(rlmm, OURS, every_polls=2)
     topics.read()
     answers: Answers = {OLDEST: alive(OLDEST), OLD: alive(OLD)}
-    assert topics.alive(view(answers)) == {OLDEST, OLD}
+    assert topics.existing(view(answers)) == {OLDEST, OLD}
     assert topics.missing(view(answers)) == set()
     rlmm.listed = [summary(OLDEST), summary(OLD), summary(NEW)]
     for names in (set(), set(), {"q"}):

@@ -57,7 +57,7 @@ def test_connections_may_be_secured() -> None:
         ({"cluster_id": "c"}, "poller needs RLM_BOOTSTRAP_SERVERS"),
         (POLLER | {"cluster_id": "c"}, "RLM_CLUSTER_ID has no use here"),
         ({"cluster_id": "c", "partition_source": "static"}, "RLM_CLUSTER_ID has no use here"),
-        ({"log_dirs": "/var/kafka", "bootstrap_servers": "one"}, "must be HOST:PORT"),
+        ({"log_dirs": "/var/kafka", "bootstrap_servers": "one"}, "is not HOST:PORT"),
         (
             POLLER | {"kafka_security_protocol": "SASL_SSL"},
             "SASL_SSL needs RLM_KAFKA_SASL_MECHANISM",

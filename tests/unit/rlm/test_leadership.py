@@ -10,7 +10,7 @@ from services.api.remote_log_manager import (
     PartitionStops,
 )
 from services.rlm.partition import LED_BY_LOG, Leadership
-from services.rlm.roles.partition_roles import StaticSource
+from services.rlm.roles.sources import StaticSource
 from tests.unit.rlm.kafka_bytes import NAME
 
 LEADER = PartitionRole.LEADER

@@ -117,7 +117,7 @@ def test_the_same_partition_twice_is_a_problem(log_dir: Path, tmp_path: Path) ->
     found = find_partitions([log_dir, other])
     assert found.partitions[NAME].path == first.path
     (problem,) = found.problems
-    assert (problem.path, problem.held_segments) == (str(second.path), 2)
+    assert (problem.path, problem.blocked_segments) == (str(second.path), 2)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_of_a_folder_without_a_log_nothing_is_kept(log_dir: Path) -> None:
         files.file(base, ".log").unlink()
     found = find_partitions([log_dir], found)
     assert not found.partitions
-    assert not found.seen
+    assert not found.fingerprints
 
 
 def test_dots_and_dashes_belong_to_the_topic(log_dir: Path) -> None:
@@ -229,7 +229,7 @@ def test_missing_partition_metadata_is_named_and_others_continue(log_dir: Path) 
     assert list(found.partitions) == [NAME]
     (problem,) = found.problems
     assert problem.kind is ProblemKind.PARTITION_METADATA_MISSING
-    assert (problem.path, problem.held_segments) == (str(other.path / "partition.metadata"), 2)
+    assert (problem.path, problem.blocked_segments) == (str(other.path / "partition.metadata"), 2)
 
 
 @pytest.mark.parametrize(

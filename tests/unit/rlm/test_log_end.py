@@ -38,7 +38,7 @@ def test_a_log_that_ends_below_the_log_start_is_another(
         ProblemKind.LOG_END_BELOW_LOG_START,
         str(files.path),
     )
-    assert (problem.offset, problem.held_segments) == (0, 2)
+    assert (problem.offset, problem.blocked_segments) == (0, 2)
     assert "ends at offset 25, below the tier's log start 26" in problem.message
     assert "restore the partition's log" in problem.message
 

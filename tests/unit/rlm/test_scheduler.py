@@ -8,30 +8,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from services.common.log import LINES_PER_WINDOW
 from services.common.retry import Backoff
 from services.rlm.collectors import LastSuccessCollector
-from services.rlm.metrics import (
-    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
-    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
-    TopicGauge,
-)
 from services.rlm.partition import Finishing
 from services.rlm.scheduler import Lane, PassFailedError, RunAgain, Scheduler
-from tests.harness.published import published
+from tests.harness.clocks import Clock
 from tests.unit.rlm.kafka_bytes import NAME
 
 DEADLINE_S = 10.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+AGES = "sediment_rlm_seconds_since_last_success"
 
 
 @pytest.fixture
@@ -284,29 +267,27 @@ def test_unfinished_pass_runs_again_after_its_delay_and_is_no_success(
     assert lane.seconds_since_last_success() == {"p": due_s}
 
 
-def scraped(lane: Lane) -> str:
+def ages(lane: Lane) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(LastSuccessCollector(lane))
-    return generate_latest(registry).decode()
+    registry.register(LastSuccessCollector([lane]))
+    return [line for line in generate_latest(registry).decode().splitlines() if "{" in line]
 
 
 def test_a_partition_takes_its_labels_along_when_it_goes(lane: Lane, clock: Clock) -> None:
     lane.schedule("scan", lambda: None)
     lane.schedule(NAME, lambda: None)
     clock.now_s = 3.0
-    line = 'sediment_rlm_seconds_since_last_success{partition="0",topic="t"} 3.0\n'
-    assert line in scraped(lane)
-    assert "scan" not in scraped(lane)
+    of_scan = f'{AGES}{{partition="",pool="test",topic=""}} 3.0'
+    assert ages(lane) == [of_scan, f'{AGES}{{partition="0",pool="test",topic="t"}} 3.0']
     lane.forget(NAME)
-    assert "{" not in scraped(lane)
+    assert ages(lane) == [of_scan]
 
 
 def test_of_two_tasks_of_a_partition_the_longer_wait_is_published(lane: Lane, clock: Clock) -> None:
     lane.schedule(Finishing(NAME), lambda: None)
     clock.now_s = 3.0
     lane.schedule(NAME, lambda: None)
-    lines = [line for line in scraped(lane).splitlines() if "{" in line]
-    assert lines == ['sediment_rlm_seconds_since_last_success{partition="0",topic="t"} 3.0']
+    assert ages(lane) == [f'{AGES}{{partition="0",pool="test",topic="t"}} 3.0']
 
 
 @pytest.mark.parametrize(("failures", "full_s"), [(1, 1), (2, 2), (4, 8), (5, 10), (10_000, 10)])
@@ -320,24 +301,12 @@ def test_back_off_doubles_up_to_its_maximum_give_or_take_its_jitter(
     assert full_s * (1 + 0.9 * jitter) <= max(delays) <= full_s * (1 + jitter)
 
 
-@pytest.mark.parametrize(
-    ("gauge", "name"),
-    [
-        (FOLLOWER_SECONDS_SINCE_LAST_SUCCESS, "sediment_rlm_follower_seconds_since_last_success"),
-        (REMOVAL_SECONDS_SINCE_LAST_SUCCESS, "sediment_rlm_removal_seconds_since_last_success"),
-    ],
-)
-def test_the_age_of_each_pool_grows_until_a_run_succeeds(
-    lane: Lane, clock: Clock, gauge: TopicGauge, name: str
-) -> None:
-    registry = CollectorRegistry()
-    registry.register(LastSuccessCollector(lane, gauge))
-    labels = {"topic": NAME.topic, "partition": str(NAME.partition)}
+def test_the_age_grows_until_a_run_succeeds(lane: Lane, clock: Clock) -> None:
     lane.schedule(NAME, lambda: None)
     clock.now_s = 7.0
-    assert published(name, labels, registry) == 7.0
+    assert ages(lane) == [f'{AGES}{{partition="0",pool="test",topic="t"}} 7.0']
     tick(lane)
-    assert published(name, labels, registry) == 0.0
+    assert ages(lane) == [f'{AGES}{{partition="0",pool="test",topic="t"}} 0.0']
 
 
 def test_while_all_tasks_fail_the_log_names_some_and_counts_the_others(
@@ -364,7 +333,7 @@ class Threads:
         monkeypatch.setattr(threading.Thread, "start", lambda thread: self._started(thread))
 
     def _started(self, thread: threading.Thread) -> None:
-        if self.are_out and thread.name.startswith("test_"):
+        if self.are_out and thread.name == "test":
             self.refused.release()
             raise RuntimeError("can't start new thread")
         self._start(thread)
@@ -386,7 +355,6 @@ def test_a_task_for_which_there_was_no_thread_is_run_once_after_its_back_off(
     assert "a task failed: p: no thread could be started: can't start new thread" in caplog.text
     threads.are_out = False
     clock.now_s = 5.0
-    # Its thread comes upon what the pool was given before.
     lane.schedule("q", lambda: runs.append(("q", clock.now_s)))
     tick(lane)
     assert runs == [("q", 5.0)]

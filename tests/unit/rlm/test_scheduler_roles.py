@@ -25,9 +25,7 @@ def tick(lane: Lane) -> None:
     assert lane.wait_idle(DEADLINE_S)
 
 
-def test_task_with_more_to_do_runs_again_behind_waiting_tasks(
-    lane: Lane,
-) -> None:
+def test_task_with_more_to_do_runs_again_behind_waiting_tasks(lane: Lane) -> None:
     runs: list[str] = []
     left = iter([True, True, False])
 

@@ -6,8 +6,8 @@ import pytest
 from services.records.batches import FileWindow, walk_batches
 from services.records.index_files import OffsetIndex
 from services.records.runs import SegmentBytes, runs_from
+from services.records.segment_indexes import IndexBuilder
 from services.rlm.fetch.segment_reader import entry_in_file
-from services.rlm.kafka_log.indexes import IndexBuilder
 from tests.unit.rlm.kafka_bytes import batch
 
 ENTRIES = ((4, 68), (9, 136), (14, 204))
@@ -105,7 +105,7 @@ def test_bytes_of_a_batch_that_is_not_wanted_are_not_read(log: Path) -> None:
 def test_an_entry_is_due_when_more_than_the_interval_was_written(log: Path) -> None:
     size = len(batch(0, 5))
     for interval, expected in ((size - 1, 3), (size, 1), (2 * size, 1), (3 * size, 0)):
-        builder = IndexBuilder(0, interval)
+        builder = IndexBuilder(0, interval_bytes=interval)
         with FileWindow(log) as window:
             for each in walk_batches(window, 0, window.size_bytes, 0, verify=False):
                 builder.observe(each)

@@ -73,4 +73,4 @@ def test_a_listing_has_the_segment_that_a_look_up_finds(
     listed = ListedSegments(offset)
     for each in sorted(segments, key=lambda each: each.start_offset):
         listed.add(each)
-    assert list(listed.found()) == [segments[number] for number in found]
+    assert list(listed.segments()) == [segments[number] for number in found]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
 from services.api.remote_log_metadata_manager import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
-from services.rlmm.database.limits import decode, encode, page_limit
+from services.rlmm.database.limits import Page, decode, encode
 
 QUERY = ("segments", "a", None)
 POSITION = (7, UUID(int=9))
@@ -49,4 +49,4 @@ def test_invented_token_is_refused(token: str) -> None:
     [(0, DEFAULT_PAGE_SIZE), (1, 1), (MAX_PAGE_SIZE, MAX_PAGE_SIZE), (2**31, MAX_PAGE_SIZE)],
 )
 def test_a_page_has_a_default_and_a_greatest_size(page_size: int, limit: int) -> None:
-    assert page_limit(page_size) == limit
+    assert Page.of(QUERY, page_size, "").limit == limit

@@ -34,7 +34,7 @@ SEGMENT = RemoteLogSegmentMetadata(
     segment_leader_epochs=segment_leader_epochs([(0, 0), (1, 5)]),
     segment_size_in_bytes=1,
 )
-LIMITS = Limits(custom_metadata_bytes=4, leader_epochs_per_segment=2)
+LIMITS = Limits(custom_metadata_bytes=4, leader_epochs=2)
 
 
 @pytest.mark.parametrize("custom_metadata", [None, b"", b"1234"])
@@ -59,7 +59,7 @@ def test_leader_epochs_are_limited() -> None:
 
 
 def test_leader_epochs_of_a_report_are_limited() -> None:
-    limits = Limits(leader_epochs_per_report=2)
+    limits = LIMITS
     limits.check_report(report(segment_leader_epochs([(0, 0), (1, 5)])))
     with pytest.raises(InvalidRequestError, match=r"^leader_epochs: at most 2, has 3"):
         limits.check_report(report(segment_leader_epochs([(0, 0), (1, 5), (2, 6)])))

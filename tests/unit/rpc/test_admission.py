@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from services.common.settings import whole_of
-from services.rpc.server.admission import KEPT_S, AdmissionQueue, ServedCall, Watchdog
+from services.rpc.server.admission import RETAINED_S, AdmissionQueue, ServedCall, Watchdog
 from tests.harness.eventually import eventually
 
 
@@ -122,12 +122,12 @@ def test_a_call_given_up_is_kept_for_a_second(a_queue: MakesQueues) -> None:
     """gRPC counts it meanwhile, and refuses further ones of its connection by itself."""
     queue, context = a_queue(idle_timeout_s=1.0), Context()
     queue.cancel_overdue(0.0)
-    queue.keep(cast(grpc.ServicerContext, context))
+    queue.retain(cast(grpc.ServicerContext, context))
     kept = weakref.ref(context)
     del context
-    queue.cancel_overdue(KEPT_S - 0.1)
+    queue.cancel_overdue(RETAINED_S - 0.1)
     assert kept() is not None
-    queue.cancel_overdue(KEPT_S)
+    queue.cancel_overdue(RETAINED_S)
     assert kept() is None
 
 
@@ -135,7 +135,7 @@ def test_no_more_calls_are_kept_than_memory_allows(a_queue: MakesQueues) -> None
     queue = a_queue(idle_timeout_s=1.0)
     contexts = [Context() for _ in range(5_000)]
     for context in contexts:
-        queue.keep(cast(grpc.ServicerContext, context))
+        queue.retain(cast(grpc.ServicerContext, context))
     references = [weakref.ref(context) for context in contexts]
     del contexts, context
     assert sum(reference() is not None for reference in references) < 2_000

@@ -1,14 +1,17 @@
 """Test that files for TLS are checked, and read again when they change."""
 
 import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import certifi
 import pytest
 
 from services.local.certificates import Certificate, CertificateAuthority
 from services.rpc.tls import POLL_INTERVAL_S, ReloadedTls, TlsFileError, TlsFiles, read_tls
 from tests.harness.certificates import bad_certificates, encrypted_key
+from tests.harness.clocks import Clock
 
 
 @pytest.fixture
@@ -26,19 +29,6 @@ def files(authority: CertificateAuthority, own: Certificate) -> TlsFiles:
     return TlsFiles(own.certificate, own.key, authority.certificate)
 
 
-class Clock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def pass_an_interval(self) -> None:
-        self.now_s += POLL_INTERVAL_S
-
-
 def test_good_files_are_read(files: TlsFiles, own: Certificate) -> None:
     material = read_tls(files)
     assert material.certificate == own.certificate.read_bytes()
@@ -47,24 +37,29 @@ def test_good_files_are_read(files: TlsFiles, own: Certificate) -> None:
     assert material.expires_at > 0
 
 
+def test_old_certificates_in_a_bundle_of_authorities_are_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_tls(TlsFiles(None, None, Path(certifi.where()))).ca
+
+
 def test_neither_key_nor_certificate_is_printed(files: TlsFiles) -> None:
     assert "PRIVATE KEY" not in repr(read_tls(files))
 
 
+@pytest.mark.parametrize(
+    ("replace", "why"),
+    [(Path.exists, "No such file or directory"), (Path.mkdir, "Is a directory")],
+    ids=["missing", "directory"],
+)
 @pytest.mark.parametrize("which", ["certificate", "key", "ca"])
-def test_a_missing_file_is_named(files: TlsFiles, which: str) -> None:
+def test_a_file_that_cannot_be_read_is_named(
+    files: TlsFiles, which: str, replace: Callable[[Path], object], why: str
+) -> None:
     path: Path = getattr(files, which)
     path.unlink()
-    with pytest.raises(TlsFileError, match=f"^{path}: cannot be read: No such file or directory$"):
-        read_tls(files)
-
-
-@pytest.mark.parametrize("which", ["certificate", "key", "ca"])
-def test_a_directory_in_the_place_of_a_file_is_named(files: TlsFiles, which: str) -> None:
-    path: Path = getattr(files, which)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(TlsFileError, match=f"^{path}: cannot be read: Is a directory$"):
+    replace(path)
+    with pytest.raises(TlsFileError, match=f"^{path}: cannot be read: {why}$"):
         read_tls(files)
 
 
@@ -130,7 +125,7 @@ def test_new_files_are_read_after_an_interval(
     first = tls.material()
     authority.issue("own")
     assert tls.material() is first
-    clock.pass_an_interval()
+    clock.move(POLL_INTERVAL_S)
     assert tls.material() == read_tls(files) != first
     assert tls.material() is tls.material()
 
@@ -164,7 +159,7 @@ def test_bad_files_leave_the_previous_ones_in_force_with_one_warning(
 
     with caplog.at_level(logging.WARNING, logger="sediment.tls"):
         for _ in range(5):
-            clock.pass_an_interval()
+            clock.move(POLL_INTERVAL_S)
             assert tls.material() is good
 
     (record,) = caplog.records
@@ -172,7 +167,7 @@ def test_bad_files_leave_the_previous_ones_in_force_with_one_warning(
     assert record.getMessage().endswith("the previous certificate, key and CA stay in force")
 
     authority.issue("own")
-    clock.pass_an_interval()
+    clock.move(POLL_INTERVAL_S)
     assert tls.material() == read_tls(files) != good
 
 
@@ -187,10 +182,10 @@ def test_a_key_that_follows_its_certificate_a_moment_later_is_no_warning(
     renewed = authority.issue("renewed")
     renewed.certificate.replace(own.certificate)
     with caplog.at_level(logging.WARNING, logger="sediment.tls"):
-        clock.pass_an_interval()
+        clock.move(POLL_INTERVAL_S)
         tls.material()
         renewed.key.replace(own.key)
-        clock.pass_an_interval()
+        clock.move(POLL_INTERVAL_S)
         assert tls.material() == read_tls(files)
     assert caplog.records == []
 
@@ -207,9 +202,9 @@ def test_file_that_becomes_bad_again_is_logged_again(
         for _ in range(2):
             own.key.unlink()
             for _ in range(3):
-                clock.pass_an_interval()
+                clock.move(POLL_INTERVAL_S)
                 tls.material()
             authority.issue("own")
-            clock.pass_an_interval()
+            clock.move(POLL_INTERVAL_S)
             tls.material()
     assert len(caplog.records) == 2

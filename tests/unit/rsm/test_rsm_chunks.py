@@ -1,7 +1,7 @@
 """Test the size of a read's chunks, on a clock that only the store moves."""
 
 from services.rsm.backends.protocol import CHUNK_BYTES, FIRST_CHUNK_BYTES, read_chunks
-from tests.harness.clocks import MovedClock
+from tests.harness.clocks import Clock
 
 MIB = 1024 * 1024
 
@@ -11,7 +11,7 @@ class Store:
 
     def __init__(self, rate_bytes_per_s: float) -> None:
         self.rate_bytes_per_s = rate_bytes_per_s
-        self.clock = MovedClock()
+        self.clock = Clock()
         self.took_s: list[float] = []
 
     def read(self, most: int) -> bytes:

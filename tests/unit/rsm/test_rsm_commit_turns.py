@@ -16,13 +16,14 @@ from services.rsm.active_copies import COMMIT_WAIT_S, ActiveCopies
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.layout import segment_keys
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files, a_segment
-from tests.harness.clocks import MovedClock
+from tests.harness.clocks import Clock
 from tests.harness.eventually import eventually
 from tests.harness.gates import GIVE_UP_S, Gate, gated
+from tests.harness.stores import keys_in
 
 PREFIX = "tier/"
 FILES = Files(b"log")
@@ -41,7 +42,7 @@ class Rsm:
         return self.pool.submit(self._copy, metadata, gone)
 
     def stored(self) -> set[str]:
-        return set(self.store.list_keys(PREFIX))
+        return set(keys_in(self.store, PREFIX))
 
     def _copy(self, metadata: RemoteLogSegmentMetadata, gone: Event) -> bytes | None:
         with serving(Call("caller", "-", is_active=lambda: not gone.is_set())):
@@ -53,7 +54,9 @@ def rsm(tmp_path: Path) -> Iterator[Rsm]:
     gate, store = Gate("put_if_absent"), FilesystemStorage(tmp_path)
     location = Location(1, gated(store, gate), PREFIX)
     with ExitStack() as cleanup:
-        manager = ObjectRemoteStorageManager(location, PartBuffers(4, 64 * 1024, 60_000), 1)
+        manager = ObjectRemoteStorageManager(
+            Locations(location), PartBuffers(4, 64 * 1024, 60_000), 1
+        )
         cleanup.callback(manager.close)
         pool = cleanup.enter_context(ThreadPoolExecutor(2))
         cleanup.callback(gate.opened.set)
@@ -82,8 +85,7 @@ def two_copies(rsm: Rsm) -> TwoCopies:
 
 
 def test_copy_of_a_cancelled_call_does_not_wait_and_leaves_nothing(
-    rsm: Rsm,
-    two_copies: TwoCopies,
+    rsm: Rsm, two_copies: TwoCopies
 ) -> None:
     two_copies.gone.set()
     with pytest.raises(RetriableRemoteStorageError, match="caller stopped waiting"):
@@ -95,17 +97,14 @@ def test_copy_of_a_cancelled_call_does_not_wait_and_leaves_nothing(
     assert segment_keys(PREFIX, two_copies.metadata).manifest in rsm.stored()
 
 
-def test_the_end_of_the_service_ends_the_wait(
-    rsm: Rsm,
-    two_copies: TwoCopies,
-) -> None:
+def test_the_end_of_the_service_ends_the_wait(rsm: Rsm, two_copies: TwoCopies) -> None:
     rsm.manager.stop_waiting()
     with pytest.raises(RetriableRemoteStorageError, match="stopping"):
         two_copies.waits.result(GIVE_UP_S)
 
 
 def test_a_copy_waits_for_another_for_so_long_and_no_longer() -> None:
-    clock = MovedClock()
+    clock = Clock()
     active_copies, keys = ActiveCopies(clock.waiter), segment_keys(PREFIX, a_segment())
     with active_copies.copying(keys) as first, active_copies.copying(keys) as second:
         first()
@@ -116,7 +115,7 @@ def test_a_copy_waits_for_another_for_so_long_and_no_longer() -> None:
 
 
 def test_turns_end_with_their_copies() -> None:
-    clock = MovedClock()
+    clock = Clock()
     began_s = clock.now_s
     active_copies, keys = ActiveCopies(clock.waiter), segment_keys(PREFIX, a_segment())
     with active_copies.copying(keys) as second:

@@ -15,7 +15,7 @@ from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import Part, Upload, UploadedPart
 from services.rsm.digests import RunningDigest
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import MAX_PARTS, PartBuffers, Uploader, part_size_bytes
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
@@ -78,8 +78,8 @@ def test_an_object_of_too_many_parts_is_cut_into_larger_ones(tmp_path: Path) -> 
 
 def test_a_buffer_that_was_made_for_larger_parts_does_not_stay() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=1)
-    buffers.give_back(buffers.take(100))
-    assert len(buffers.take()) == 8
+    buffers.release(buffers.acquire(100))
+    assert len(buffers.acquire()) == 8
 
 
 class CountedBuffers(PartBuffers):
@@ -91,16 +91,16 @@ class CountedBuffers(PartBuffers):
         self._out = 0
         self.most_out = 0
 
-    def take(self, size_bytes: int | None = None) -> memoryview:
+    def acquire(self, size_bytes: int | None = None) -> memoryview:
         with self._lock:
             self._out += 1
             self.most_out = max(self.most_out, self._out)
-        return super().take(size_bytes)
+        return super().acquire(size_bytes)
 
-    def give_back(self, buffer: memoryview) -> None:
+    def release(self, buffer: memoryview) -> None:
         with self._lock:
             self._out -= 1
-        super().give_back(buffer)
+        super().release(buffer)
 
 
 def test_an_object_takes_no_more_buffers_than_it_can_send_at_once(tmp_path: Path) -> None:
@@ -113,10 +113,10 @@ def test_an_object_takes_no_more_buffers_than_it_can_send_at_once(tmp_path: Path
 
 def test_cancelled_call_does_not_wait_for_a_buffer() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=3_600_000)
-    buffers.take()
+    buffers.acquire()
     gone = Call("actor", "id", is_active=lambda: False)
     with serving(gone), pytest.raises(RetriableRemoteStorageError, match="stopped waiting"):
-        buffers.take()
+        buffers.acquire()
 
 
 def test_an_uploader_that_closes_waits_for_the_part_in_progress_only(tmp_path: Path) -> None:
@@ -178,7 +178,9 @@ def test_bytes_changed_in_memory_are_not_written(tmp_path: Path, size: int, what
 def test_the_parts_of_a_log_are_held_to_the_bytes_that_came(tmp_path: Path) -> None:
     store, log = NotingStore(tmp_path), some_bytes(2 * MIB + 100)
     buffers = PartBuffers(2, MIB, 60_000)
-    manager = ObjectRemoteStorageManager(Location(1, store, ""), buffers, upload_threads=1)
+    manager = ObjectRemoteStorageManager(
+        Locations(Location(1, store, "")), buffers, upload_threads=1
+    )
     with closing(manager) as rsm:
         copied(rsm, Files(log))
     assert [part.crc for part in store.parts] == [

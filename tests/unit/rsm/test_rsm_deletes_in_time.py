@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from services.api.calls import Call, serving
+from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, IndexType
 from services.api.segment_objects import ObjectLocation, ObjectToDelete
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StoredObject, Upload
-from services.rsm.deadline import Limits, left_s
+from services.rsm.deadline import Limits
 from services.rsm.layout import CustomMetadata, segment_keys
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import a_segment
-from tests.harness.clocks import MovedClock
+from tests.harness.clocks import Clock
+from tests.harness.stores import keys_in
 
 pytestmark = pytest.mark.deep
 
@@ -37,15 +38,15 @@ class SlowStore(FilesystemStorage):
     """Each request takes `request_s` on the clock, or fails when it may last no longer, as one over
     HTTP does. Keeps the keys of each delete."""
 
-    def __init__(self, root: Path, clock: MovedClock) -> None:
+    def __init__(self, root: Path, clock: Clock) -> None:
         super().__init__(root)
         self._clock = clock
         self.request_s = 0.0
         self.deletes: list[Sequence[str]] = []
 
-    def list_keys(self, prefix: str) -> Iterator[str]:
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         self._request()
-        return super().list_keys(prefix)
+        return super().list_objects(prefix, after)
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         self._request()
@@ -68,31 +69,26 @@ class SlowStore(FilesystemStorage):
         return super().delete(keys)
 
     def _request(self) -> None:
-        most_s = left_s(self._clock.waiter)
+        most_s = current_call().left_s()
         self._clock.move(min(self.request_s, most_s))
         if self.request_s > most_s:
             raise RetriableRemoteStorageError("the store has not answered")
 
 
 @pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: MovedClock) -> SlowStore:
+def store(tmp_path: Path, clock: Clock) -> SlowStore:
     return SlowStore(tmp_path, clock)
 
 
 @pytest.fixture
-def rsm(store: SlowStore, clock: MovedClock) -> Iterator[ObjectRemoteStorageManager]:
+def rsm(store: SlowStore, clock: Clock) -> Iterator[ObjectRemoteStorageManager]:
     with closing(rsm_over(store, clock, keys_per_s=1_000_000)) as manager:
         yield manager
 
 
-def rsm_over(store: SlowStore, clock: MovedClock, keys_per_s: int) -> ObjectRemoteStorageManager:
+def rsm_over(store: SlowStore, clock: Clock, keys_per_s: int) -> ObjectRemoteStorageManager:
     return ObjectRemoteStorageManager(
-        Location(1, store, PREFIX),
+        Locations(Location(1, store, PREFIX)),
         PartBuffers(2, 64 * 1024, 60_000),
         upload_threads=1,
         limits=Limits(delete_rate_keys_per_s=keys_per_s),
@@ -100,7 +96,7 @@ def rsm_over(store: SlowStore, clock: MovedClock, keys_per_s: int) -> ObjectRemo
     )
 
 
-def a_call(clock: MovedClock, seconds: float = DEADLINE_S) -> Call:
+def a_call(clock: Clock, seconds: float = DEADLINE_S) -> Call:
     """Return a call with a deadline on the clock."""
     end_s = clock.now_s + seconds
     return Call("caller", "-", lambda: clock.now_s < end_s, lambda: end_s - clock.now_s)
@@ -130,7 +126,7 @@ def not_reached(outcomes: Sequence[RemoteStorageError | None]) -> list[int]:
 def test_copies_that_never_finished_go_some_with_each_call(
     rsm: ObjectRemoteStorageManager,
     store: SlowStore,
-    clock: MovedClock,
+    clock: Clock,
     request_s: float,
     expected_calls: int,
 ) -> None:
@@ -146,11 +142,11 @@ def test_copies_that_never_finished_go_some_with_each_call(
         left = [left[place] for place in not_reached(outcomes)]
         assert len(left) < many
     assert calls == expected_calls
-    assert not list(store.list_keys(PREFIX))
+    assert not list(keys_in(store, PREFIX))
 
 
 def test_each_slice_is_deleted_before_the_next_is_looked_for(
-    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: MovedClock
+    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: Clock
 ) -> None:
     segments = [written(store, a_segment()) for _ in range(70)]
     store.request_s = 0.1
@@ -177,9 +173,7 @@ def test_finished_copies_fill_requests_and_each_request_ends_some(
         assert are_manifests == sorted(are_manifests, reverse=True)
 
 
-def test_slow_deletes_report_progress_before_each_deadline(
-    store: SlowStore, clock: MovedClock
-) -> None:
+def test_slow_deletes_report_progress_before_each_deadline(store: SlowStore, clock: Clock) -> None:
     left = finished()
     for segment in left[:3]:
         written(store, segment)
@@ -192,21 +186,21 @@ def test_slow_deletes_report_progress_before_each_deadline(
             left = [left[place] for place in not_reached(outcomes)]
             assert len(left) == expected
             assert not left or "the deadline passed before this was done" in str(outcomes[-1])
-    assert not list(store.list_keys(PREFIX))
+    assert not list(keys_in(store, PREFIX))
 
 
 def test_a_caller_with_a_short_deadline_uses_most_of_it(
-    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: MovedClock
+    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: Clock
 ) -> None:
     segment = written(store, a_segment())
     store.request_s = 0.1
     with serving(a_call(clock, seconds=0.35)):
         rsm.delete_log_segment_data(segment)
-    assert not list(store.list_keys(PREFIX))
+    assert not list(keys_in(store, PREFIX))
 
 
 def test_one_that_is_not_reached_is_retriable(
-    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: MovedClock
+    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: Clock
 ) -> None:
     segment = written(store, a_segment())
     store.request_s = DEADLINE_S - REST_S
@@ -217,13 +211,13 @@ def test_one_that_is_not_reached_is_retriable(
 
 @pytest.mark.parametrize("request_s", [0.5, 10.0])
 def test_objects_that_are_held_to_an_etag_go_some_with_each_call(
-    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: MovedClock, request_s: float
+    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: Clock, request_s: float
 ) -> None:
     segments = [written(store, a_segment()) for _ in range(60)]
     keys = [segment_keys(PREFIX, segment).manifest for segment in segments]
     stored = [store.describe(key) for key in keys]
     left = [ObjectToDelete(ObjectLocation(1, each.key), each.etag) for each in stored if each]
-    others = [each for each in store.list_keys(PREFIX) if not each.endswith(".manifest")]
+    others = [each for each in keys_in(store, PREFIX) if not each.endswith(".manifest")]
     left += [ObjectToDelete(ObjectLocation(1, key)) for key in others]
     store.request_s = request_s
     for _ in range(2):
@@ -235,7 +229,7 @@ def test_objects_that_are_held_to_an_etag_go_some_with_each_call(
         left = [left[place] for place in not_reached(outcomes)]
         assert len(left) < many
     stay = {doomed.location.key for doomed in left}
-    assert set(store.list_keys(PREFIX)) == stay
+    assert set(keys_in(store, PREFIX)) == stay
 
 
 def test_objects_without_an_etag_go_in_one_request(
@@ -248,7 +242,7 @@ def test_objects_without_an_etag_go_in_one_request(
 
 
 def test_uploads_are_ended_as_far_as_the_time_suffices(
-    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: MovedClock
+    rsm: ObjectRemoteStorageManager, store: SlowStore, clock: Clock
 ) -> None:
     begun = [store.begin_upload(segment_keys(PREFIX, a_segment()).manifest) for _ in range(10)]
     store.request_s = 5

@@ -13,20 +13,16 @@ from services.api.remote_storage_manager import IndexType, LogSegmentData, Segme
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.deadline import Limits
 from services.rsm.layout import CustomMetadata
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files, a_segment
-from tests.harness.clocks import MovedClock
+from tests.harness.clocks import Clock
+from tests.harness.stores import keys_in
 
 PREFIX = "tier/"
 # At a key a second, what is deleted before the copy holds deletes up for so long.
 KEYS_BEFORE = 300
-
-
-@pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
 
 
 @pytest.fixture
@@ -35,9 +31,9 @@ def store(tmp_path: Path) -> FilesystemStorage:
 
 
 @pytest.fixture
-def rsm(store: FilesystemStorage, clock: MovedClock) -> Iterator[ObjectRemoteStorageManager]:
+def rsm(store: FilesystemStorage, clock: Clock) -> Iterator[ObjectRemoteStorageManager]:
     manager = ObjectRemoteStorageManager(
-        Location(1, store, PREFIX),
+        Locations(Location(1, store, PREFIX)),
         PartBuffers(2, 64 * 1024, 60_000),
         upload_threads=1,
         limits=Limits(delete_rate_keys_per_s=1),
@@ -78,17 +74,17 @@ def test_it_is_removed_though_the_caller_has_left(
 ) -> None:
     with serving(Call("caller", "-", is_active=lambda: False)):
         copy_that_fails_last(rsm)
-    assert not list(store.list_keys(PREFIX))
+    assert not list(keys_in(store, PREFIX))
 
 
 def test_failed_copy_is_removed_ahead_of_other_deletes(
-    rsm: ObjectRemoteStorageManager, store: FilesystemStorage, clock: MovedClock
+    rsm: ObjectRemoteStorageManager, store: FilesystemStorage, clock: Clock
 ) -> None:
     delete_many(rsm)
     began_s = clock.now_s
     copy_that_fails_last(rsm)
     assert clock.now_s == began_s
-    assert not list(store.list_keys(PREFIX))
+    assert not list(keys_in(store, PREFIX))
 
 
 def test_it_is_removed_by_a_service_that_stops_while_it_deletes_others(
@@ -99,4 +95,4 @@ def test_it_is_removed_by_a_service_that_stops_while_it_deletes_others(
         rsm.stop_waiting()
 
     copy_that_fails_last(rsm, meanwhile=delete_and_stop)
-    assert not list(store.list_keys(PREFIX))
+    assert not list(keys_in(store, PREFIX))

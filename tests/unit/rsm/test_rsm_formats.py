@@ -178,9 +178,7 @@ def test_manifest_is_equal_after_parsing(manifest: Manifest) -> None:
 
 
 @given(manifests)
-def test_custom_metadata_has_the_digest_of_the_stored_manifest_bytes(
-    manifest: Manifest,
-) -> None:
+def test_custom_metadata_has_the_digest_of_the_stored_manifest_bytes(manifest: Manifest) -> None:
     written = manifest.to_bytes()
     assert manifest.custom_metadata(1).manifest_digest == sha256(written).digest()[:16]
     # Another release may write the same manifest in other words.

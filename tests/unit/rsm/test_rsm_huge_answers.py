@@ -106,7 +106,7 @@ def to_the_end(status: int) -> Write:
 
 REQUESTS: dict[str, Callable[[S3Storage], object]] = {
     "list objects": lambda store: list(store.list_objects("x", "")),
-    "list uploads": lambda store: list(store.requests.list_uploads("x")),
+    "list uploads": lambda store: list(store.matching_uploads("x")),
     "delete many": lambda store: _raise_first(store.delete(["key"])),
     "begin an upload": lambda store: store.begin_upload("key"),
     "complete an upload": lambda store: store.complete_upload(UPLOAD, [UploadedPart(1, "e", 0)]),
@@ -200,5 +200,5 @@ def test_a_connection_is_used_again_after_an_answer_in_chunks() -> None:
 
     with store_that(write) as (store, _):
         for _ in range(3):
-            assert list(store.requests.list_uploads("x")) == []
+            assert list(store.matching_uploads("x")) == []
     assert len(ports) == 1

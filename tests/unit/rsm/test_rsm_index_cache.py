@@ -9,7 +9,6 @@ from threading import Event
 
 import pytest
 
-from services.api.calls import Call, serving
 from services.api.errors import (
     CorruptSegmentError,
     RemoteResourceNotFoundError,
@@ -17,7 +16,9 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.deadline import ByteRate
 from services.rsm.factory import build_manager
 from services.rsm.fetch import SegmentReader
 from services.rsm.index_cache import ENTRY_OVERHEAD_BYTES, IndexCache
@@ -26,6 +27,7 @@ from services.rsm.locations import Location, Locations
 from services.rsm.settings import RsmSettings
 from services.rsm.verification import ReadVerification
 from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
+from tests.harness.clocks import Clock
 from tests.harness.eventually import eventually
 from tests.harness.published import published
 
@@ -66,14 +68,6 @@ class CountingStore(FilesystemStorage):
 
 
 @dataclass
-class Clock:
-    now_s: float = 0.0
-
-    def now(self) -> float:
-        return self.now_s
-
-
-@dataclass
 class World:
     """A reader over files, with the cache and the clock of a test."""
 
@@ -83,12 +77,14 @@ class World:
     def __post_init__(self) -> None:
         self.store = CountingStore(self.root, self.clock)
         self.location = Location(1, self.store, "")
-        self.use(IndexCache(ttl_s=FOREVER_S, clock=self.clock.now))
+        self.use(IndexCache(ttl_s=FOREVER_S, clock=self.clock))
 
     def use(self, cache: IndexCache) -> None:
         self.cache = cache
         verification = ReadVerification("off", MIB)
-        self.reader = SegmentReader(Locations(self.location), verification, cache)
+        self.reader = SegmentReader(
+            Locations(self.location), verification, cache, ByteRate(0, Waiter())
+        )
 
     def copy(self, indexes: Mapping[IndexType, bytes] = INDEXES) -> RemoteLogSegmentMetadata:
         settings = RsmSettings(backend="filesystem", directory=self.root)
@@ -96,7 +92,7 @@ class World:
             return copied(manager, Files(b"log", indexes))
 
     def read(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
-        return b"".join(self.reader.fetch_index(segment, kind))
+        return b"".join(self.reader.fetch_index(segment, kind, as_stored=True))
 
     def read_all(self, segment: RemoteLogSegmentMetadata) -> None:
         assert {kind: self.read(segment, kind) for kind in IndexType} == INDEXES
@@ -120,7 +116,7 @@ def test_all_indexes_of_a_segment_are_read_at_once(world: World) -> None:
 
 def test_indexes_are_read_again_after_their_time(world: World) -> None:
     segment = world.copy()
-    world.use(IndexCache(ttl_s=5, clock=world.clock.now))
+    world.use(IndexCache(ttl_s=5, clock=world.clock))
     world.read_all(segment)
     world.clock.now_s = 4.9
     world.read_all(segment)
@@ -140,28 +136,6 @@ def test_readers_that_miss_at_once_cause_one_request(world: World) -> None:
         world.store.gate.set()
         assert [a.result(timeout=60) for a in answers] == [INDEXES[kind] for kind in kinds]
     assert len(world.store.reads) == 1
-
-
-def test_cancelled_reader_does_not_end_other_readers_wait(world: World) -> None:
-    segment, has_left = world.copy(), Event()
-    world.store.gate.clear()
-
-    def read(call: Call) -> bytes:
-        with serving(call):
-            return world.read(segment, IndexType.OFFSET)
-
-    with ThreadPoolExecutor(5) as pool:
-        first = Call("somebody", "1", is_active=lambda: not has_left.is_set())
-        leaving = pool.submit(read, first)
-        eventually(lambda: len(world.store.reads) == 1)
-        staying = [pool.submit(read, Call("another", "2")) for _ in range(4)]
-        has_left.set()
-        world.store.gate.set()
-        with pytest.raises(RetriableRemoteStorageError):
-            leaving.result(timeout=60)
-        for each in staying:
-            assert each.result(timeout=60) == INDEXES[IndexType.OFFSET]
-    assert len(world.store.reads) == 2
 
 
 def test_a_failed_request_is_sent_again_by_the_next_reader(world: World) -> None:

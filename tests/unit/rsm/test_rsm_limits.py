@@ -13,7 +13,7 @@ from services.rsm.active_copies import Waiter, outlasting_close
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.deadline import BURST_S, ByteRate
 from services.rsm.delete import DeletePace, ObjectDeletes
-from tests.harness.clocks import MovedClock
+from tests.harness.clocks import Clock
 
 MIB = 1024 * 1024
 
@@ -21,11 +21,6 @@ MIB = 1024 * 1024
 def mebibytes(count: int) -> Iterator[bytes]:
     chunk = bytes(MIB)
     return (chunk for _ in range(count))
-
-
-@pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
 
 
 class SharedClock:
@@ -67,14 +62,14 @@ class SharedClock:
             self._moved.notify_all()
 
 
-def test_a_stream_of_a_gibibyte_at_10_mib_a_second_takes_100_seconds(clock: MovedClock) -> None:
+def test_a_stream_of_a_gibibyte_at_10_mib_a_second_takes_100_seconds(clock: Clock) -> None:
     began_s = clock.now_s
     for _ in ByteRate(10 * MIB, clock.waiter).limited(mebibytes(1024)):
         pass
     assert clock.now_s - began_s == pytest.approx(102.4, abs=0.5)
 
 
-def test_a_stream_is_as_fast_in_its_middle_as_at_its_ends(clock: MovedClock) -> None:
+def test_a_stream_is_as_fast_in_its_middle_as_at_its_ends(clock: Clock) -> None:
     times = []
     for _ in ByteRate(10 * MIB, clock.waiter).limited(mebibytes(100)):
         times.append(clock.now_s)
@@ -82,7 +77,7 @@ def test_a_stream_is_as_fast_in_its_middle_as_at_its_ends(clock: MovedClock) -> 
     assert max(gaps) == pytest.approx(0.1, abs=0.01)
 
 
-def test_unused_rate_is_saved_only_briefly(clock: MovedClock) -> None:
+def test_unused_rate_is_saved_only_briefly(clock: Clock) -> None:
     rate = ByteRate(10 * MIB, clock.waiter)
     clock.move(3600)
     began_s = clock.now_s
@@ -91,7 +86,7 @@ def test_unused_rate_is_saved_only_briefly(clock: MovedClock) -> None:
     assert clock.now_s - began_s >= 99 / 10 - BURST_S - 0.01
 
 
-def test_a_short_stream_takes_turns_with_a_long_one(clock: MovedClock) -> None:
+def test_a_short_stream_takes_turns_with_a_long_one(clock: Clock) -> None:
     rate = ByteRate(MIB, clock.waiter)
     long, short = iter(rate.limited(mebibytes(1000))), iter(rate.limited(mebibytes(3)))
     began_s = clock.now_s
@@ -101,12 +96,12 @@ def test_a_short_stream_takes_turns_with_a_long_one(clock: MovedClock) -> None:
     assert clock.now_s - began_s == pytest.approx(5, abs=0.2)
 
 
-def test_no_rate_is_no_wrapper(clock: MovedClock) -> None:
+def test_no_rate_is_no_wrapper(clock: Clock) -> None:
     chunks = mebibytes(1)
     assert ByteRate(0, clock.waiter).limited(chunks) is chunks
 
 
-def test_closing_a_limited_stream_closes_its_source(clock: MovedClock) -> None:
+def test_closing_a_limited_stream_closes_its_source(clock: Clock) -> None:
     closed = Event()
 
     def chunks() -> Iterator[bytes]:
@@ -123,7 +118,7 @@ def test_closing_a_limited_stream_closes_its_source(clock: MovedClock) -> None:
     assert closed.is_set()
 
 
-def test_cancelled_call_stops_waiting_for_its_rate(clock: MovedClock) -> None:
+def test_cancelled_call_stops_waiting_for_its_rate(clock: Clock) -> None:
     stream = ByteRate(1, clock.waiter).limited(mebibytes(2))
     next(stream)
     began_s = clock.now_s
@@ -155,34 +150,34 @@ def test_a_service_that_stops_ends_every_wait() -> None:
             reading.result(60)
 
 
-def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:
+def test_deletes_never_go_above_the_limit(clock: Clock) -> None:
     pace = DeletePace(3500, clock.waiter)
     began_s = clock.now_s
     for _ in range(70):
-        pace.take(1000, lambda: True)
+        pace.acquire(1000, lambda: True)
         pace.speed_up()
     assert 70_000 / (clock.now_s - began_s) < 3500 * 1.05
 
 
-def test_rate_halves_while_the_store_is_overloaded_and_recovers(clock: MovedClock) -> None:
+def test_rate_halves_while_the_store_is_overloaded_and_recovers(clock: Clock) -> None:
     pace = DeletePace(3200, clock.waiter)
-    pace.slow_down(pace.take(1, lambda: True))
+    pace.slow_down(pace.acquire(1, lambda: True))
     assert pace.keys_per_s == 1600
     for _ in range(6):
         pace.speed_up()
     assert pace.keys_per_s == pytest.approx(3200)
 
 
-def test_the_pace_never_comes_to_a_halt(clock: MovedClock) -> None:
+def test_the_pace_never_comes_to_a_halt(clock: Clock) -> None:
     pace = DeletePace(6400, clock.waiter)
     for _ in range(100):
-        pace.slow_down(pace.take(1, lambda: True))
+        pace.slow_down(pace.acquire(1, lambda: True))
     assert pace.keys_per_s == 100
 
 
-def test_requests_that_failed_together_halve_the_pace_once(clock: MovedClock) -> None:
+def test_requests_that_failed_together_halve_the_pace_once(clock: Clock) -> None:
     pace = DeletePace(3200, clock.waiter)
-    began = [pace.take(1, lambda: True) for _ in range(10)]
+    began = [pace.acquire(1, lambda: True) for _ in range(10)]
     clock.move(1)
     for began_s in began:
         pace.slow_down(began_s)
@@ -201,7 +196,7 @@ class BusyStore(FilesystemStorage):
         return self._busy(keys)
 
 
-def deletes(clock: MovedClock, retries: int = 3, rate: int = 3500) -> ObjectDeletes:
+def deletes(clock: Clock, retries: int = 3, rate: int = 3500) -> ObjectDeletes:
     return ObjectDeletes(DeletePace(rate, clock.waiter), retries, clock.waiter)
 
 
@@ -209,7 +204,7 @@ def busy(keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
     return dict.fromkeys(keys, RetriableRemoteStorageError("SlowDown"))
 
 
-def test_only_keys_that_failed_for_the_moment_are_deleted_again(clock: MovedClock) -> None:
+def test_only_keys_that_failed_for_the_moment_are_deleted_again(clock: Clock) -> None:
     answers = iter(
         [
             {"b": RetriableRemoteStorageError("SlowDown"), "c": RemoteStorageError("denied")},
@@ -222,7 +217,7 @@ def test_only_keys_that_failed_for_the_moment_are_deleted_again(clock: MovedCloc
     assert list(failures) == ["c"]
 
 
-def test_a_store_that_stays_busy_is_asked_a_bounded_number_of_times(clock: MovedClock) -> None:
+def test_a_store_that_stays_busy_is_asked_a_bounded_number_of_times(clock: Clock) -> None:
     store = BusyStore(busy)
     began_s = clock.now_s
     failures = deletes(clock, retries=3).delete(store, ["a", "b"])
@@ -232,7 +227,7 @@ def test_a_store_that_stays_busy_is_asked_a_bounded_number_of_times(clock: Moved
     assert 1.12 <= clock.now_s - began_s <= 1.7
 
 
-def test_keys_of_a_cancelled_call_are_not_retried(clock: MovedClock) -> None:
+def test_keys_of_a_cancelled_call_are_not_retried(clock: Clock) -> None:
     store = BusyStore(busy)
     with serving(Call("actor", "id", is_active=lambda: not store.asked)):
         failures = deletes(clock).delete(store, ["a"])
@@ -267,7 +262,7 @@ def test_pace_recovers_after_a_long_overload_of_the_store() -> None:
     assert pace.keys_per_s == 3500
 
 
-def test_a_clean_up_waits_for_no_turn_and_the_others_make_up_for_it(clock: MovedClock) -> None:
+def test_a_clean_up_waits_for_no_turn_and_the_others_make_up_for_it(clock: Clock) -> None:
     store = BusyStore(lambda keys: {})
     slow = deletes(clock, rate=1)
     slow.delete(store, ["a"] * 100)
@@ -278,9 +273,7 @@ def test_a_clean_up_waits_for_no_turn_and_the_others_make_up_for_it(clock: Moved
     assert clock.now_s - began_s == pytest.approx(102, abs=0.5)
 
 
-def test_a_clean_up_pauses_before_it_asks_again_though_the_service_stops(
-    clock: MovedClock,
-) -> None:
+def test_a_clean_up_pauses_before_it_asks_again_though_the_service_stops(clock: Clock) -> None:
     answers = iter([busy(["a"]), busy(["a"]), {}])
     store = BusyStore(lambda keys: next(answers))
     clock.waiter.close()
@@ -290,7 +283,7 @@ def test_a_clean_up_pauses_before_it_asks_again_though_the_service_stops(
     assert 0.48 <= clock.now_s - began_s <= 0.73
 
 
-def test_a_clean_up_of_a_service_that_stops_ends_by_its_own_time(clock: MovedClock) -> None:
+def test_a_clean_up_of_a_service_that_stops_ends_by_its_own_time(clock: Clock) -> None:
     store = BusyStore(busy)
     clock.waiter.close()
     began_s = clock.now_s
@@ -315,7 +308,7 @@ def test_pauses_that_outlast_the_end_of_the_service_take_their_time() -> None:
     assert times_looked <= 4
 
 
-def test_keys_throttled_past_their_call_are_not_deleted(clock: MovedClock) -> None:
+def test_keys_throttled_past_their_call_are_not_deleted(clock: Clock) -> None:
     store = BusyStore(lambda keys: {})
     slow = deletes(clock, rate=1)
     slow.delete(store, ["a"] * 1000)

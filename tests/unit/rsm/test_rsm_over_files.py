@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -22,7 +21,7 @@ from services.api.errors import (
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend, Upload
-from services.rsm.locations import Location
+from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import (
@@ -32,13 +31,16 @@ from tests.contract.remote_storage_manager_contract import (
     fetched,
     some_bytes,
 )
+from tests.harness.stores import keys_in
 
 PART = 64 * 1024
 
 
 def manager_over(backend: StorageBackend) -> ObjectRemoteStorageManager:
     buffers = PartBuffers(3, PART, wait_timeout_ms=10_000)
-    return ObjectRemoteStorageManager(Location(1, backend, "tier/"), buffers, upload_threads=2)
+    return ObjectRemoteStorageManager(
+        Locations(Location(1, backend, "tier/")), buffers, upload_threads=2
+    )
 
 
 @pytest.fixture
@@ -167,42 +169,11 @@ def test_a_log_shorter_than_it_was_is_corrupt(
         fetched(rsm, metadata, 500)
 
 
-@pytest.mark.parametrize("log_size", [100, 5 * PART])
-def test_copy_cancelled_after_the_last_chunk_leaves_nothing(
-    rsm: ObjectRemoteStorageManager, tmp_path: Path, log_size: int
-) -> None:
-    files, left = Files(some_bytes(log_size)), Event()
-
-    def chunks() -> Iterator[SegmentChunk]:
-        yield from files.chunks(PART)
-        left.set()
-
-    data = LogSegmentData(files.headers(), chunks())
-    call = Call("somebody", "1", is_active=lambda: not left.is_set())
-    with serving(call), pytest.raises(RetriableRemoteStorageError, match="has cancelled the copy"):
-        rsm.copy_log_segment_data(a_segment(), data)
-    assert files_in(tmp_path) == []
-
-
 def test_after_a_copy_that_failed_the_id_may_be_deleted(rsm: ObjectRemoteStorageManager) -> None:
     metadata, files = a_segment(), Files(b"log")
     with pytest.raises(InvalidRequestError):
         rsm.copy_log_segment_data(metadata, LogSegmentData(files.headers(), []))
     rsm.delete_log_segment_data(metadata)
-
-
-class UnheardManifest(FilesystemStorage):
-    """Writes the manifest, and the answer is lost."""
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        super().put_if_absent(key, data)
-        raise RetriableRemoteStorageError("the answer is lost")
-
-
-def test_a_manifest_that_was_written_counts_though_its_answer_is_lost(tmp_path: Path) -> None:
-    files = Files(some_bytes(1000))
-    with closing(manager_over(UnheardManifest(tmp_path))) as rsm:
-        assert fetched(rsm, copied(rsm, files)) == files.log
 
 
 class KeepsManifests(FilesystemStorage):
@@ -251,7 +222,7 @@ def test_a_location_that_is_away_is_asked_once_for_a_batch_and_holds_up_no_named
     buffers = PartBuffers(3, PART, wait_timeout_ms=10_000)
     here, there = FilesystemStorage(tmp_path), Location(1, away, "")
     with closing(
-        ObjectRemoteStorageManager(Location(2, here, "tier/"), buffers, 2, others=[there])
+        ObjectRemoteStorageManager(Locations(Location(2, here, "tier/"), [there]), buffers, 2)
     ) as rsm:
         named = copied(rsm, Files(b"log"))
         outcomes = rsm.delete_log_segment_data_batch([a_segment(), named, *[a_segment()] * 3])
@@ -289,7 +260,7 @@ def test_nothing_is_listed_for_a_cancelled_call(tmp_path: Path) -> None:
 
 def test_a_missing_directory_is_named_by_check(tmp_path: Path) -> None:
     with pytest.raises(RemoteStorageError, match="nowhere"):
-        FilesystemStorage(tmp_path / "nowhere").check()
+        FilesystemStorage(tmp_path / "nowhere").check_and_get("key")
 
 
 def test_a_missing_directory_is_never_a_missing_segment(tmp_path: Path) -> None:
@@ -309,7 +280,7 @@ CUSTOM_METADATA = bytes.fromhex(
 def test_a_write_in_progress_is_an_unfinished_upload_and_no_object(tmp_path: Path) -> None:
     backend = FilesystemStorage(tmp_path)
     upload = backend.begin_upload("topic/0/segment.attempt.log")
-    assert list(backend.list_keys("")) == []
+    assert list(keys_in(backend, "")) == []
     assert list(backend.list_uploads("topic/0/seg")) == [upload]
     assert list(backend.list_uploads("topic/0/other")) == []
 
@@ -318,10 +289,10 @@ def test_a_prefix_is_exact_and_need_not_end_at_a_directory(tmp_path: Path) -> No
     backend = FilesystemStorage(tmp_path)
     for key in ("a/1/x.log", "a/1/xy.log", "a/10/x.log", "b/1/x.log"):
         backend.put(key, b"")
-    assert sorted(backend.list_keys("a/1")) == ["a/1/x.log", "a/1/xy.log", "a/10/x.log"]
-    assert sorted(backend.list_keys("a/1/")) == ["a/1/x.log", "a/1/xy.log"]
-    assert sorted(backend.list_keys("a/1/x.")) == ["a/1/x.log"]
-    assert len(list(backend.list_keys(""))) == 4
+    assert sorted(keys_in(backend, "a/1")) == ["a/1/x.log", "a/1/xy.log", "a/10/x.log"]
+    assert sorted(keys_in(backend, "a/1/")) == ["a/1/x.log", "a/1/xy.log"]
+    assert sorted(keys_in(backend, "a/1/x.")) == ["a/1/x.log"]
+    assert len(list(keys_in(backend, ""))) == 4
 
 
 def test_unreadable_folder_does_not_count_as_deleted(tmp_path: Path) -> None:

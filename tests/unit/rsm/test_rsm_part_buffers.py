@@ -15,43 +15,43 @@ MORE_THAN_THERE_IS = 2**62
 
 def test_a_buffer_given_back_is_taken_before_a_new_one_is_made() -> None:
     buffers = PartBuffers(2, 8, wait_timeout_ms=1000)
-    first = buffers.take()
-    buffers.give_back(first)
-    assert buffers.take() is first
+    first = buffers.acquire()
+    buffers.release(first)
+    assert buffers.acquire() is first
 
 
 def test_there_are_never_more_buffers_than_the_number_given() -> None:
     buffers = PartBuffers(2, 8, wait_timeout_ms=1)
-    taken = [buffers.take(), buffers.take()]
+    taken = [buffers.acquire(), buffers.acquire()]
     with pytest.raises(RetriableRemoteStorageError, match="too many part buffers"):
-        buffers.take()
-    buffers.give_back(taken[0])
-    assert buffers.take() is taken[0]
+        buffers.acquire()
+    buffers.release(taken[0])
+    assert buffers.acquire() is taken[0]
 
 
 def test_a_caller_without_a_buffer_waits_for_one() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=10_000)
-    only = buffers.take()
+    only = buffers.acquire()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(buffers.take)
-        buffers.give_back(only)
+        waiting = pool.submit(buffers.acquire)
+        buffers.release(only)
         assert waiting.result(timeout=10) is only
 
 
 def test_a_buffer_has_the_size_of_a_part() -> None:
-    assert len(PartBuffers(1, 123, wait_timeout_ms=1).take()) == 123
+    assert len(PartBuffers(1, 123, wait_timeout_ms=1).acquire()) == 123
 
 
 def test_a_buffer_for_which_there_is_no_memory_stays_free() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=1)
     for _ in range(2):
         with pytest.raises(MemoryError):
-            buffers.take(MORE_THAN_THERE_IS)
-    first = buffers.take()
-    buffers.give_back(first)
+            buffers.acquire(MORE_THAN_THERE_IS)
+    first = buffers.acquire()
+    buffers.release(first)
     with pytest.raises(MemoryError):
-        buffers.take(MORE_THAN_THERE_IS)
-    assert buffers.take() is first
+        buffers.acquire(MORE_THAN_THERE_IS)
+    assert buffers.acquire() is first
 
 
 class Taker:
@@ -69,7 +69,7 @@ class Taker:
 
     def _take(self) -> memoryview:
         with serving(Call("copy", "-", self._is_active)):
-            return self._buffers.take()
+            return self._buffers.acquire()
 
     def _is_active(self) -> bool:
         """Asked of those who wait."""
@@ -79,11 +79,11 @@ class Taker:
 
 def test_buffers_are_handed_out_in_the_order_of_asking() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=60_000)
-    buffer = buffers.take()
+    buffer = buffers.acquire()
     with ThreadPoolExecutor(5) as pool:
         takers = [Taker(buffers, pool) for _ in range(5)]
         for number, taker in enumerate(takers):
-            buffers.give_back(buffer)
+            buffers.release(buffer)
             assert taker.taken.result(60) is buffer
             assert not any(later.taken.done() for later in takers[number + 1 :])
 
@@ -91,22 +91,22 @@ def test_buffers_are_handed_out_in_the_order_of_asking() -> None:
 @pytest.mark.deep
 def test_a_caller_that_retries_comes_after_waiting_callers() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=10_000)
-    buffer = buffers.take()
+    buffer = buffers.acquire()
     with ThreadPoolExecutor(1) as pool:
         waiting = Taker(buffers, pool)
-        buffers.give_back(buffer)
+        buffers.release(buffer)
         with pytest.raises(RetriableRemoteStorageError, match="too many part buffers"):
-            buffers.take()
+            buffers.acquire()
         assert waiting.taken.result(60) is buffer
 
 
 def test_a_caller_that_leaves_is_skipped() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=60_000)
-    buffer = buffers.take()
+    buffer = buffers.acquire()
     with ThreadPoolExecutor(2) as pool:
         first, second = Taker(buffers, pool), Taker(buffers, pool)
         first.give_up()
         with pytest.raises(RetriableRemoteStorageError, match="the caller stopped waiting"):
             first.taken.result(60)
-        buffers.give_back(buffer)
+        buffers.release(buffer)
         assert second.taken.result(60) is buffer

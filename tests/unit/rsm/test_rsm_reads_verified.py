@@ -12,7 +12,6 @@ from threading import Event
 
 import pytest
 
-from services.api.calls import Call, serving
 from services.api.errors import (
     CorruptSegmentError,
     RemoteResourceNotFoundError,
@@ -20,7 +19,7 @@ from services.api.errors import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.digests import ENTRY_OVERHEAD_BYTES, MISSING_S, DigestCache, SegmentDigests
+from services.rsm.digests import ENTRY_OVERHEAD_BYTES, MISSING_S, DigestCache
 from services.rsm.factory import build_manager
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location
@@ -134,40 +133,6 @@ def test_readers_that_miss_at_once_cause_one_read_of_the_manifest(
         store.gate.set()
         assert len({id(answer.result(timeout=60)) for answer in answers}) == 1
     assert store.gets == 1
-
-
-@pytest.mark.parametrize("is_there", [True, False], ids=["the manifest", "no manifest"])
-def test_cancelled_reader_does_not_end_other_readers_wait(
-    tmp_path: Path, store: CountingStore, location: Location, is_there: bool
-) -> None:
-    segment = a_copy(tmp_path, some_bytes(SIZE))
-    cache, keys = DigestCache(MIB), location.keys(segment)
-    has_left = Event()
-    first = Call("somebody", "1", is_active=lambda: not has_left.is_set())
-    store.gate.clear()
-    with ThreadPoolExecutor(9) as pool:
-
-        def read(call: Call) -> SegmentDigests | None:
-            with serving(call):
-                return cache.get(location, keys, found(segment))
-
-        leaving = pool.submit(read, first)
-        eventually(lambda: store.gets == 1)
-        staying = [pool.submit(read, Call("another", "2")) for _ in range(8)]
-        has_left.set()
-        store.fails = True
-        if not is_there:
-            assert not store.delete([keys.manifest])
-        store.gate.set()
-        with pytest.raises(RetriableRemoteStorageError):
-            leaving.result(timeout=60)
-        for each in staying:
-            if is_there:
-                assert each.result(timeout=60) is not None
-            else:
-                with pytest.raises(RemoteResourceNotFoundError):
-                    each.result(timeout=60)
-    assert store.gets == 2
 
 
 def test_a_manifest_that_could_not_be_read_is_asked_for_again(

@@ -11,19 +11,20 @@ from urllib3.exceptions import ProtocolError
 
 from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
-from services.local.process import LOOPBACK, free_ports
+from services.local.process import LOOPBACK
 from services.rsm.backends.protocol import CHUNK_BYTES
-from services.rsm.backends.s3 import S3Storage, http_pool
+from services.rsm.backends.s3 import S3Storage
 from services.rsm.backends.s3_credentials import FixedCredentials
-from services.rsm.backends.s3_http import S3Target
+from services.rsm.backends.s3_http import S3Target, http_pool
 from services.rsm.backends.s3_retry import BrokenBodyError, resumed
-from tests.harness.clocks import MovedClock
+from tests.harness.clocks import Clock
+from tests.harness.local_servers import free_ports
 
 
 class BrokenStore:
     """Breaks every body off before its first byte; knows when it was asked."""
 
-    def __init__(self, clock: MovedClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.asked_s: list[float] = []
 
@@ -36,19 +37,14 @@ class BrokenStore:
         list(resumed(self.get, start, retries, "what"))
 
 
-@pytest.fixture
-def clock() -> MovedClock:
-    return MovedClock()
-
-
-def retries_of(clock: MovedClock, most: int) -> Retry:
+def retries_of(clock: Clock, most: int) -> Retry:
     """Return what RSM_RETRIES=`most` allows a request."""
     retries = http_pool(1, 1000, 1000, most, clock.waiter).connection_pool_kw["retries"]
     assert isinstance(retries, Retry)
     return retries
 
 
-def test_pauses_grow_and_are_bounded(clock: MovedClock) -> None:
+def test_pauses_grow_and_are_bounded(clock: Clock) -> None:
     store = BrokenStore(clock)
     with pytest.raises(RetriableRemoteStorageError, match="what: the body broke off at byte 7"):
         store.read(retries_of(clock, 8), start=7)
@@ -59,7 +55,7 @@ def test_pauses_grow_and_are_bounded(clock: MovedClock) -> None:
     assert all(1.0 <= pause <= 2.1 for pause in pauses[5:])
 
 
-def test_the_end_of_the_service_ends_a_pause(clock: MovedClock) -> None:
+def test_the_end_of_the_service_ends_a_pause(clock: Clock) -> None:
     store = BrokenStore(clock)
     clock.waiter.close()
     with pytest.raises(RetriableRemoteStorageError, match=r"broke off .*the service is stopping"):
@@ -67,7 +63,7 @@ def test_the_end_of_the_service_ends_a_pause(clock: MovedClock) -> None:
     assert len(store.asked_s) == 1
 
 
-def test_cancelled_call_ends_the_pause_before_a_retry(clock: MovedClock) -> None:
+def test_cancelled_call_ends_the_pause_before_a_retry(clock: Clock) -> None:
     store = BrokenStore(clock)
     began_s = clock.now_s
     with (
@@ -79,7 +75,7 @@ def test_cancelled_call_ends_the_pause_before_a_retry(clock: MovedClock) -> None
 
 
 def test_breaks_that_bring_a_mebibyte_each_do_not_fill_the_log(
-    clock: MovedClock, limited_log: pytest.LogCaptureFixture
+    clock: Clock, limited_log: pytest.LogCaptureFixture
 ) -> None:
     chunks, size = 1000, CHUNK_BYTES
 
@@ -91,10 +87,10 @@ def test_breaks_that_bring_a_mebibyte_each_do_not_fill_the_log(
     with limited_log.at_level(logging.INFO):
         read = sum(map(len, resumed(get, 0, retries_of(clock, 1), "what")))
     assert read == chunks * size
-    assert len([line for line in limited_log.messages if "asking for the rest" in line]) < 100
+    assert len([line for line in limited_log.messages if "requesting the rest" in line]) < 100
 
 
-def test_failed_requests_and_breaks_share_the_retries(clock: MovedClock) -> None:
+def test_failed_requests_and_breaks_share_the_retries(clock: Clock) -> None:
     asked: list[int | bool | None] = []
 
     def get(position: int, retries: Retry) -> Generator[bytes, None, None]:
@@ -109,7 +105,7 @@ def test_failed_requests_and_breaks_share_the_retries(clock: MovedClock) -> None
     assert asked == [2, 0]
 
 
-def test_the_http_client_leaves_the_retries_of_deletes_to_their_owner(clock: MovedClock) -> None:
+def test_the_http_client_leaves_the_retries_of_deletes_to_their_owner(clock: Clock) -> None:
     (port,) = free_ports(1)
     keys = FixedCredentials(Credentials("key", "secret"))
     target = S3Target(f"{LOOPBACK}:{port}", False, "us-east-1", "tier", keys, False)

@@ -12,7 +12,9 @@ from services.api.errors import RemoteStorageError
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend
 from services.rsm.settings import RsmSettings
+from tests.harness.stores import keys_in
 
+_TIME = "2026-01-02T03:04:05.678Z"
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
@@ -31,7 +33,11 @@ class SimpleStore(BaseHTTPRequestHandler):
         if "list-type" in query:
             keys = (name.removeprefix("/bucket/") for name in self.objects)
             found = (key for key in keys if key.startswith(query["prefix"][0]))
-            contents = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in found)
+            contents = "".join(
+                f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>{_TIME}</LastModified>"
+                "</Contents>"
+                for key in found
+            )
             page = f"<Name>bucket</Name><IsTruncated>false</IsTruncated>{contents}"
             self._answer(f"<ListBucketResult {_NAMESPACE}>{page}</ListBucketResult>".encode())
         else:
@@ -92,4 +98,4 @@ def test_a_key_that_is_taken_is_found_before_the_write(backend: StorageBackend) 
 
 def test_the_probe_leaves_nothing(backend: StorageBackend) -> None:
     backend.put_if_absent("key", b"first")
-    assert list(backend.list_keys("")) == ["key"]
+    assert list(keys_in(backend, "")) == ["key"]

@@ -21,6 +21,7 @@ from services.rsm.upload import PartBuffers
 from tests.harness.eventually import eventually
 from tests.harness.published import published
 from tests.harness.small_limits import small_disk
+from tests.harness.stores import keys_in
 
 COUNT = "sediment_rsm_store_seconds_count"
 SUCCESS = "sediment_rsm_store_last_success_timestamp_seconds"
@@ -57,11 +58,11 @@ def test_each_operation_is_counted_once_by_its_result(store: MeasuredStorage) ->
     assert b"".join(store.fetch("key", 0, 6)) == b"content"
     with pytest.raises(CorruptSegmentError):
         list(store.fetch("key", 0, 7))
-    assert list(store.list_keys("")) == ["key", "other"]
+    assert list(keys_in(store, "")) == ["key", "other"]
     assert len(list(store.list_objects("", ""))) == 2
     store.abort_upload(store.begin_upload("third"))
     assert list(store.list_uploads("")) == []
-    store.check()
+    store.check_and_get("key")
     store.check_and_get("key")
     assert store.delete(["key", "other"]) == {}
     assert {key: requests(*key) - count for key, count in before.items()} == expected
@@ -87,7 +88,7 @@ def test_a_store_that_is_gone_is_an_error_and_no_success(tmp_path: Path) -> None
     LAST_SUCCESS.set(1_000)
     counts = requests("check", "no_store"), requests("delete", "no_store")
     with pytest.raises(StoreNotFoundError):
-        store.check()
+        store.check_and_get("key")
     assert len(store.delete(["key"])) == 1
     assert (requests("check", "no_store"), requests("delete", "no_store")) == (
         counts[0] + 1,
@@ -95,7 +96,8 @@ def test_a_store_that_is_gone_is_an_error_and_no_success(tmp_path: Path) -> None
     )
     assert published(SUCCESS) == 1_000
     (tmp_path / "gone").mkdir()
-    store.check()
+    with pytest.raises(RemoteResourceNotFoundError):
+        store.check_and_get("key")
     assert published(SUCCESS) > 1_000
 
 
@@ -136,10 +138,10 @@ def test_the_part_buffers_in_use_and_the_copies_that_wait_are_published() -> Non
         ]
 
     assert state() == [0, 2, 0]
-    taken = [buffers.take(), buffers.take()]
+    taken = [buffers.acquire(), buffers.acquire()]
     with ThreadPoolExecutor(1) as pool:
-        third = pool.submit(buffers.take)
+        third = pool.submit(buffers.acquire)
         eventually(lambda: state() == [2, 2, 1])
-        buffers.give_back(taken.pop())
+        buffers.release(taken.pop())
         assert len(third.result(timeout=30)) == 1024
     assert state() == [2, 2, 0]

@@ -11,7 +11,6 @@ import pytest
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.retention import Deletion, DeletionReason
-from services.api.topic_config import TopicConfig
 from services.common.retry import StoppedError
 from spark_jobs.connections import Services
 from spark_jobs.options import SweepOptions
@@ -107,11 +106,7 @@ def test_tasks_share_rows_evenly(tmp_path: Path) -> None:
     [(1, 2, None, [(1, 0), (1, 1), (2, 0)]), (0, 0, range(1, 3), [(0, 1), (0, 2)])],
 )
 def test_a_wave_selects_partitions_or_a_part_of_one(
-    tmp_path: Path,
-    first: int,
-    last: int,
-    positions: range | None,
-    found: list[tuple[int, int]],
+    tmp_path: Path, first: int, last: int, positions: range | None, found: list[tuple[int, int]]
 ) -> None:
     engine = LocalEngine(tmp_path)
     plan = planned(engine, 4, 2, 1, 3)
@@ -222,10 +217,9 @@ def test_rows_that_the_driver_cannot_read_end_the_sweep_before_anything_is_marke
         plan=plan_rows,
         mark=nothing_is_marked,  # type: ignore[arg-type]  # is never called
         delete=nothing_is_marked,  # type: ignore[arg-type]  # is never called
-        read_config=lambda _: TopicConfig(),
         why_stops=lambda _: None,
     )
-    run = SweepRun("retention_sweep", "plan", tmp_path, lambda _: None)
+    run = SweepRun("sweep retention", "plan", tmp_path, lambda _: None)
     options = SweepOptions("rsm:1", "rlmm:1", apply=True)
     with pytest.raises(
         SweepError, match=r"wrote 7 rows .* and 3 can be read.*--work-dir"

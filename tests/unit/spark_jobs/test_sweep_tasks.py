@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from services.api.topic_config import TopicConfig
 from spark_jobs.options import SweepOptions
 from spark_jobs.sweeps.local_engine import LocalEngine
 from spark_jobs.sweeps.plan import (
@@ -84,13 +83,12 @@ def swept(engine: Counting, directory: Path, segments_per_s: float | None) -> li
         plan=plan_rows,
         mark=mark,
         delete=delete,
-        read_config=lambda _: TopicConfig(),
         why_stops=lambda _: None,
     )
     options = SweepOptions(
         "rsm:1", "rlmm:1", apply=True, wave_segments=500, segments_per_s=segments_per_s
     )
-    run = SweepRun("retention_sweep", "plan", directory, lambda _: None)
+    run = SweepRun("sweep retention", "plan", directory, lambda _: None)
     report = sweep(engine, stages, options, run)
     assert report.totals.counts["deleted_segments"] == 9
     return shares

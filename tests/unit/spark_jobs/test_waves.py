@@ -6,15 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.topic_config import RetentionOwner, TopicConfig
 from spark_jobs.options import SweepOptions
 from spark_jobs.sweeps.budget import Permission, over_budget, topics_over_budget
-from spark_jobs.sweeps.planning import ON_HOLD, why_retention_stops
+from spark_jobs.sweeps.planning import NO_OWNER
 from spark_jobs.sweeps.waves import Head, Wave, skipped_head, waves_of
 
 A, B = (str(UUID(int=number)) for number in (1, 2))
-SWEPT = TopicConfig(retention_owner=RetentionOwner.SWEEP)
-HELD = TopicConfig(retention_owner=RetentionOwner.SWEEP, hold=True)
 
 
 def head(topic_id: str, partition: int, segments: int, *, tier: int = 0, resumed: int = 0) -> Head:
@@ -62,23 +59,23 @@ def test_partitions_without_work_begin_no_wave() -> None:
     assert wave == Wave(removed.key, removed.key, 0)
 
 
-def test_a_hold_stops_the_waves_that_have_not_begun() -> None:
-    configs = [SWEPT, HELD]
-    permission = Permission(lambda _: configs[0], why_retention_stops, {})
+def test_settings_stop_the_waves_that_have_not_begun() -> None:
+    why: list[str | None] = [None]
+    permission = Permission(lambda _: why[0], {})
     heads = [head(A, number, 5) for number in range(3)]
     refusals = []
     for wave in waves_of(heads, permission.refusal_of, 5):
         refusals.append(wave.refusal)
         permission.next_wave()
-        configs = [HELD]
-    assert refusals == [None, ON_HOLD, ON_HOLD]
+        why[0] = NO_OWNER
+    assert refusals == [None, NO_OWNER, NO_OWNER]
 
 
-def test_what_an_earlier_run_has_marked_is_finished_under_a_hold() -> None:
-    permission = Permission(lambda _: HELD, why_retention_stops, {})
-    marked = Head(("t", A, 0), ON_HOLD, (), None, 5, 50, 0, 0, 5, 50)
+def test_what_an_earlier_run_has_marked_is_finished_whatever_the_settings_are() -> None:
+    permission = Permission(lambda _: NO_OWNER, {})
+    marked = Head(("t", A, 0), NO_OWNER, (), None, 5, 50, 0, 0, 5, 50)
     assert permission.refusal_of(marked) is None
-    assert permission.refusal_of(head(A, 1, 5)) == ON_HOLD
+    assert permission.refusal_of(head(A, 1, 5)) == NO_OWNER
 
 
 def test_a_budget_counts_what_no_earlier_run_has_marked() -> None:

@@ -29,8 +29,8 @@ def finished(number: int, **fields: Any) -> RemoteLogSegmentMetadata:
 def kinds(*segments: RemoteLogSegmentMetadata, before_ms: int = BEGAN_AT_MS) -> list[CopyKind]:
     copies = UnfinishedCopies(before_ms)
     for each in segments:
-        copies.see(each)
-    return [kind for kind, _ in copies.found()]
+        copies.add(each)
+    return [kind for kind, _ in copies.unfinished()]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ final class ChunkCache implements AutoCloseable {
     // Evicted explicitly, by age: a maximum weight would evict by frequency, and so the newest.
     private final Cache<Key, Entry> passed;
     private final Deque<byte[]> spareBuffers = new ArrayDeque<>();
-    private long heldBytes;
+    private long cachedBytes;
     private int fetchesAhead;
     private long hits;
     private long misses;
@@ -84,7 +84,7 @@ final class ChunkCache implements AutoCloseable {
     /**
      * Counts what the cache has done since it was made.
      *
-     * @param heldBytes in memory now, or about to arrive
+     * @param cachedBytes in memory now, or about to arrive
      * @param hits how many times a reader found its chunk
      * @param misses how many times a sequential reader did not
      * @param misfits how many of the misses had no room
@@ -92,7 +92,7 @@ final class ChunkCache implements AutoCloseable {
      * @param fetchedAheadBytes fetched before a reader called for them
      * @param neverUsedBytes of these, evicted or dropped before a reader called for them
      */
-    record Counts(long heldBytes, long hits, long misses, long misfits, long evictions,
+    record Counts(long cachedBytes, long hits, long misses, long misfits, long evictions,
         long fetchedAheadBytes, long neverUsedBytes) {
     }
 
@@ -285,7 +285,7 @@ final class ChunkCache implements AutoCloseable {
 
     synchronized Counts counts() {
         return new Counts(
-            heldBytes, hits, misses, misfits, evictions, fetchedAheadBytes, neverUsedBytes);
+            cachedBytes, hits, misses, misfits, evictions, fetchedAheadBytes, neverUsedBytes);
     }
 
     /** Ends all fetches; readers that wait for them fail. */
@@ -346,7 +346,7 @@ final class ChunkCache implements AutoCloseable {
             fetch.missing.add(entry);
         }
         fetch.current = fetch.missing.peek();
-        heldBytes += sizeBytes;
+        cachedBytes += sizeBytes;
         if (isAhead) {
             fetchesAhead++;
             fetchedAheadBytes += sizeBytes;
@@ -364,12 +364,12 @@ final class ChunkCache implements AutoCloseable {
     private boolean makeRoom(int wantedBytes, long nowNanos) {
         retire(nowNanos);
         long evictableBytes = passed.asMap().values().stream().mapToLong(Chunk::sizeBytes).sum();
-        if (heldBytes - evictableBytes + wantedBytes > maxBytes) {
+        if (cachedBytes - evictableBytes + wantedBytes > maxBytes) {
             return false;
         }
         Iterator<Key> oldest = passed.policy().expireAfterAccess().orElseThrow()
             .oldest(Integer.MAX_VALUE).keySet().iterator();
-        while (heldBytes + wantedBytes > maxBytes) {
+        while (cachedBytes + wantedBytes > maxBytes) {
             passed.invalidate(oldest.next());
             evictions++;
         }
@@ -433,7 +433,7 @@ final class ChunkCache implements AutoCloseable {
             }
             if (failure != null || !isHeld) {
                 entry.isRemoved = true;
-                heldBytes -= entry.sizeBytes();
+                cachedBytes -= entry.sizeBytes();
                 recycle(entry);
             }
         }
@@ -469,7 +469,7 @@ final class ChunkCache implements AutoCloseable {
         }
         entry.isRemoved = true;
         neverUsedBytes += entry.fetch.isAhead && !entry.isUsed ? entry.sizeBytes() : 0;
-        heldBytes -= entry.isFilling ? 0 : entry.sizeBytes();
+        cachedBytes -= entry.isFilling ? 0 : entry.sizeBytes();
         recycle(entry);
     }
 

@@ -57,7 +57,7 @@ final class DiskChunks implements AutoCloseable {
     // Null also if its segment was dropped while it was written.
     private Key writing;
     private long lastNumber;
-    private long heldBytes;
+    private long cachedBytes;
     private long hits;
     private long failures;
     private boolean isFailing;
@@ -66,11 +66,11 @@ final class DiskChunks implements AutoCloseable {
     /**
      * What the directory holds and has done since the start.
      *
-     * @param heldBytes in files
+     * @param cachedBytes in files
      * @param hits how many chunks were read from a file
      * @param failures how many files were damaged or missing, and writes, reads and deletions failed
      */
-    record Counts(long heldBytes, long hits, long failures) {
+    record Counts(long cachedBytes, long hits, long failures) {
         static final Counts NONE = new Counts(0, 0, 0);
     }
 
@@ -189,7 +189,7 @@ final class DiskChunks implements AutoCloseable {
     }
 
     synchronized Counts counts() {
-        return new Counts(heldBytes, hits, failures);
+        return new Counts(cachedBytes, hits, failures);
     }
 
     /** Deletes all files. */
@@ -280,7 +280,7 @@ final class DiskChunks implements AutoCloseable {
     private boolean makeRoom(int sizeBytes) {
         List<Stored> victims = new ArrayList<>();
         synchronized (this) {
-            long excessBytes = heldBytes + sizeBytes - maxBytes;
+            long excessBytes = cachedBytes + sizeBytes - maxBytes;
             for (Key key : List.copyOf(index.keySet())) {
                 if (excessBytes > 0) {
                     Stored victim = index.remove(key);
@@ -291,8 +291,8 @@ final class DiskChunks implements AutoCloseable {
         }
         victims.forEach(this::delete);
         synchronized (this) {
-            boolean hasRoom = heldBytes + sizeBytes <= maxBytes;
-            heldBytes += hasRoom ? sizeBytes : 0;
+            boolean hasRoom = cachedBytes + sizeBytes <= maxBytes;
+            cachedBytes += hasRoom ? sizeBytes : 0;
             return hasRoom;
         }
     }
@@ -312,7 +312,7 @@ final class DiskChunks implements AutoCloseable {
         try {
             Files.deleteIfExists(stored.file());
             synchronized (this) {
-                heldBytes -= stored.sizeBytes();
+                cachedBytes -= stored.sizeBytes();
             }
         } catch (IOException e) {
             fail(e);

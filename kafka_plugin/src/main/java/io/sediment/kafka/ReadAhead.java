@@ -59,14 +59,14 @@ final class ReadAhead implements AutoCloseable {
         cache = new ChunkCache(maxBytes, chunks, disk, clock);
         figures = new JmxBean("ReadAhead", broker, Map.ofEntries(
             Map.entry("MaxBytes", () -> maxBytes),
-            Map.entry("HeldBytes", () -> counts().heldBytes()),
+            Map.entry("CachedBytes", () -> counts().cachedBytes()),
             Map.entry("Hits", () -> counts().hits()),
             Map.entry("Misses", () -> counts().misses()),
             Map.entry("Misfits", () -> counts().misfits()),
             Map.entry("Evictions", () -> counts().evictions()),
             Map.entry("FetchedAheadBytes", () -> counts().fetchedAheadBytes()),
             Map.entry("NeverUsedBytes", () -> counts().neverUsedBytes()),
-            Map.entry("DiskHeldBytes", () -> diskCounts().heldBytes()),
+            Map.entry("DiskCachedBytes", () -> diskCounts().cachedBytes()),
             Map.entry("DiskHits", () -> diskCounts().hits()),
             Map.entry("DiskFailures", () -> diskCounts().failures())));
         this.freeEveryMs = freeEveryMs;

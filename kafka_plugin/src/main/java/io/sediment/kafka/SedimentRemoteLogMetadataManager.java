@@ -103,7 +103,9 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
             RemoteLogMetadataManagerStub::updateRemoteLogSegmentMetadata,
             UpdateRemoteLogSegmentMetadataRequest.newBuilder()
                 .setUpdate(Conversions.toMessage(update))
-                .setContext(context())
+                // RLMM keeps the objects of what the broker's rules delete for a while.
+                .setContext(context().toBuilder()
+                    .setRetentionOwner(RetentionOwner.RETENTION_OWNER_BROKER))
                 .build());
     }
 

@@ -6,8 +6,10 @@ import io.sediment.kafka.CallFigures.Attempt;
 import io.sediment.tieredstorage.v1.DeleteLogSegmentDataRequest;
 import io.sediment.tieredstorage.v1.FetchIndexRequest;
 import io.sediment.tieredstorage.v1.FetchLogSegmentRequest;
+import io.sediment.tieredstorage.v1.GetRemoteLogSegmentMetadataByIdRequest;
 import io.sediment.tieredstorage.v1.OpenLogSegmentRequest;
 import io.sediment.tieredstorage.v1.OpenLogSegmentResponse;
+import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc;
 import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc.RemoteStorageManagerBlockingV2Stub;
 import java.io.InputStream;
@@ -49,7 +51,12 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
             .toList(),
         "retryPolicy", ServiceChannel.REPEAT_ELSEWHERE)));
 
+    private static final Map<String, ?> REPEATS_OF_RLMM = Map.of("methodConfig", List.of(Map.of(
+        "name", List.of(Map.of("service", RemoteLogMetadataManagerGrpc.SERVICE_NAME)),
+        "retryPolicy", ServiceChannel.REPEAT_ELSEWHERE)));
+
     private volatile ServiceChannel channel;
+    private volatile ServiceChannel metadata;
     private volatile StorageManagerConfig config;
     private volatile Optional<DirectReads> direct = Optional.empty();
     private volatile ReadAhead readAhead;
@@ -64,6 +71,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         config = new StorageManagerConfig(configs);
         Optional<DiskChunks> disk = config.openReadAheadDirectory();
         channel = new ServiceChannel("RSM", config, REPEATS);
+        metadata = new ServiceChannel("RLMM", config.rlmmTarget(), config, REPEATS_OF_RLMM);
         String broker = config.broker();
         ChunkSource streams = this::openLog;
         direct = config.directReads()
@@ -153,23 +161,31 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
             "FetchIndex", stub -> stub.fetchIndex(request), answer -> answer.getData().newInput());
     }
 
-    /** Deletes all objects of the segment id. Idempotent: succeeds if there are none. */
+    /**
+     * Deletes all objects of the segment id, those that RLMM knows of it now, unless RLMM keeps
+     * them for a while: then they stay, and Sediment deletes them later. Idempotent: succeeds if
+     * there are none.
+     *
+     * @throws RetriableRemoteStorageException also if RLMM cannot be asked
+     */
     @Override
     public void deleteLogSegmentData(RemoteLogSegmentMetadata metadata)
         throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
-        DeleteLogSegmentDataRequest request = DeleteLogSegmentDataRequest.newBuilder()
-            .setMetadata(Conversions.toMessage(metadata))
-            .build();
         configured();
         readAhead.drop(metadata.remoteLogSegmentId());
         try {
-            failures().call(
-                "DeleteLogSegmentData",
-                () -> stub()
-                    .withDeadlineAfter(config.requestTimeoutMs(), TimeUnit.MILLISECONDS)
-                    .deleteLogSegmentData(request),
-                answer -> null);
+            var stored = stored(metadata);
+            if (!stored.hasKeptUntilMs()) {
+                failures().call(
+                    "DeleteLogSegmentData",
+                    () -> stub()
+                        .withDeadlineAfter(config.requestTimeoutMs(), TimeUnit.MILLISECONDS)
+                        .deleteLogSegmentData(DeleteLogSegmentDataRequest.newBuilder()
+                            .setMetadata(stored)
+                            .build()),
+                    answer -> null);
+            }
         } finally {
             // A read from before the deletion may have fetched chunks meanwhile.
             readAhead.drop(metadata.remoteLogSegmentId());
@@ -182,8 +198,35 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
         ServiceChannel open = channel;
         if (open != null) {
             open.close();
+            metadata.close();
             readAhead.close();
             direct.ifPresent(DirectReads::close);
+        }
+    }
+
+    /**
+     * Returns a segment as RLMM has it: its bytes may have been replaced since the broker read it.
+     * If RLMM does not have it, the segment as the broker has it.
+     */
+    private io.sediment.tieredstorage.v1.RemoteLogSegmentMetadata stored(
+        RemoteLogSegmentMetadata segment
+    ) throws RemoteStorageException {
+        var known = Conversions.toMessage(segment);
+        GetRemoteLogSegmentMetadataByIdRequest request =
+            GetRemoteLogSegmentMetadataByIdRequest.newBuilder()
+                .setTopicIdPartition(known.getRemoteLogSegmentId().getTopicIdPartition())
+                .addIds(known.getRemoteLogSegmentId().getId())
+                .build();
+        try {
+            return new Failures(metadata.toString()).call(
+                "GetRemoteLogSegmentMetadataById",
+                () -> RemoteLogMetadataManagerGrpc.newBlockingV2Stub(metadata.channel())
+                    .withDeadlineAfter(config.requestTimeoutMs(), TimeUnit.MILLISECONDS)
+                    .getRemoteLogSegmentMetadataById(request),
+                answer -> answer.getSegmentsList().stream().findFirst().orElse(known));
+        } catch (RemoteResourceNotFoundException e) {
+            // Kept segments are known, also of a partition that was removed.
+            return known;
         }
     }
 

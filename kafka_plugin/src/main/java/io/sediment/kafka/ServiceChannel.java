@@ -74,9 +74,16 @@ final class ServiceChannel implements CallFigures.Observer, AutoCloseable {
      * @throws ConfigException if a TLS file cannot be used
      */
     ServiceChannel(String service, ServiceConfig config, Map<String, ?> serviceConfig) {
-        name = service + " at " + config.target();
+        this(service, config.target(), config, serviceConfig);
+    }
+
+    /** @param target where the service listens, if that is not the target of the config */
+    ServiceChannel(
+        String service, String target, ServiceConfig config, Map<String, ?> serviceConfig
+    ) {
+        name = service + " at " + target;
         tls = config.tlsFiles().map(files -> open(name, files));
-        NettyChannelBuilder builder = NettyChannelBuilder.forTarget(config.target());
+        NettyChannelBuilder builder = NettyChannelBuilder.forTarget(target);
         if (tls.isPresent()) {
             builder.sslContext(tls.get());
         } else {

@@ -18,7 +18,7 @@ import org.apache.kafka.common.config.ConfigException;
  * it again, so that every message names the property that the operator wrote.
  */
 abstract class ServiceConfig extends AbstractConfig {
-    private static final String ENDPOINT = "endpoint";
+    static final String ENDPOINT = "endpoint";
     private static final String REQUEST_TIMEOUT_MS = "request.timeout.ms";
     private static final int DEFAULT_REQUEST_TIMEOUT_MS = 30_000;
     private static final String SECURITY_PROTOCOL = "security.protocol";
@@ -29,6 +29,8 @@ abstract class ServiceConfig extends AbstractConfig {
     private static final String SSL_KEY_FILE = "ssl.key.file";
     private static final List<String> SSL_FILES =
         List.of(SSL_CA_FILE, SSL_CERTIFICATE_FILE, SSL_KEY_FILE);
+    private static final ConfigDef.Validator FILE_NAME = ConfigDef.LambdaValidator.with(
+        ServiceConfig::requireFileName, () -> "the name of a file");
     // The broker sets these, and Strimzi sets those of Kafka's own metadata manager for every plugin.
     private static final List<String> OF_THE_BROKER =
         List.of("node.id", "broker.id", "cluster.id", "log.dir");
@@ -63,13 +65,15 @@ abstract class ServiceConfig extends AbstractConfig {
                     + " target of gRPC.")
             .define(prefix + SECURITY_PROTOCOL, ConfigDef.Type.STRING, null, ConfigDef.Importance.HIGH,
                 "Required. SSL: mutual TLS with three files. PLAINTEXT: no encryption, no identity.")
-            .define(prefix + SSL_CA_FILE, ConfigDef.Type.STRING, null, ConfigDef.Importance.HIGH,
+            .define(prefix + SSL_CA_FILE, ConfigDef.Type.STRING, null, FILE_NAME,
+                ConfigDef.Importance.HIGH,
                 "PEM file with the authorities that sign the certificate of " + service + ".")
-            .define(prefix + SSL_CERTIFICATE_FILE, ConfigDef.Type.STRING, null,
+            .define(prefix + SSL_CERTIFICATE_FILE, ConfigDef.Type.STRING, null, FILE_NAME,
                 ConfigDef.Importance.HIGH,
                 "PEM file with the broker's certificate, then those of its intermediate "
                     + "authorities.")
-            .define(prefix + SSL_KEY_FILE, ConfigDef.Type.STRING, null, ConfigDef.Importance.HIGH,
+            .define(prefix + SSL_KEY_FILE, ConfigDef.Type.STRING, null, FILE_NAME,
+                ConfigDef.Importance.HIGH,
                 "PEM file with the private key of that certificate, PKCS #8, not encrypted.")
             .define(prefix + REQUEST_TIMEOUT_MS, ConfigDef.Type.INT, DEFAULT_REQUEST_TIMEOUT_MS,
                 ConfigDef.Range.atLeast(1), ConfigDef.Importance.LOW,
@@ -102,6 +106,14 @@ abstract class ServiceConfig extends AbstractConfig {
     /** Returns how long a call that is not a stream may take, its retries included. */
     int requestTimeoutMs() {
         return getInt(prefix + REQUEST_TIMEOUT_MS);
+    }
+
+    /** Refuses without the value, which the broker would log: it may be a key. */
+    private static void requireFileName(String name, Object value) {
+        String text = String.valueOf(value);
+        if (text.contains("-----BEGIN") || text.lines().count() > 1) {
+            throw new ConfigException(name + " must be the name of a PEM file, not its content");
+        }
     }
 
     private static Map<String, Object> withPrefix(String prefix, Map<String, ?> configs) {
@@ -151,9 +163,11 @@ abstract class ServiceConfig extends AbstractConfig {
         }
     }
 
-    private static void requireTarget(String name, Object value) {
+    static void requireTarget(String name, Object value) {
         try {
-            Target.require((String) value);
+            if (value != null) {
+                Target.require((String) value);
+            }
         } catch (IllegalArgumentException e) {
             throw new ConfigException(name, value, e.getMessage());
         }

@@ -22,7 +22,12 @@ final class StorageManagerConfig extends ServiceConfig {
         READ_AHEAD_DIRECTORY + ".max.bytes";
     private static final long DEFAULT_READ_AHEAD_DIRECTORY_MAX_BYTES = 4L * 1024 * 1024 * 1024;
     private static final String DIRECT_READS = PREFIX + "direct.reads";
+    private static final String RLMM_ENDPOINT = PREFIX + "rlmm." + ENDPOINT;
     private static final ConfigDef DEFINITION = definition(PREFIX, "RSM")
+        .define(RLMM_ENDPOINT, ConfigDef.Type.STRING, null,
+            ConfigDef.LambdaValidator.with(ServiceConfig::requireTarget, () -> "as endpoint"),
+            ConfigDef.Importance.HIGH,
+            "Where RLMM listens, which is asked before each deletion whether to keep the objects.")
         .define(PROGRESS_TIMEOUT_MS, ConfigDef.Type.INT, DEFAULT_PROGRESS_TIMEOUT_MS,
             ConfigDef.Range.atLeast(1), ConfigDef.Importance.LOW,
             "How long a running copy or read may make no progress before it is cancelled.")
@@ -44,6 +49,11 @@ final class StorageManagerConfig extends ServiceConfig {
 
     StorageManagerConfig(Map<String, ?> configs) {
         super(DEFINITION, PREFIX, configs);
+        if (rlmmTarget() == null) {
+            throw new ConfigException(RLMM_ENDPOINT + " is missing: set it to"
+                + " rlmm.config.endpoint; before each deletion the plugin asks RLMM whether to keep"
+                + " the objects");
+        }
         readAheadDirectory = Optional.ofNullable(getString(READ_AHEAD_DIRECTORY))
             .map(StorageManagerConfig::parsePath);
         if (directReads()) {
@@ -55,6 +65,11 @@ final class StorageManagerConfig extends ServiceConfig {
             throw new ConfigException(READ_AHEAD_DIRECTORY_MAX_BYTES + " is set, but "
                 + READ_AHEAD_DIRECTORY + " is not: set that too, or remove this");
         }
+    }
+
+    /** Returns where RLMM listens, as gRPC reads it; the connection's security is that to RSM. */
+    String rlmmTarget() {
+        return getString(RLMM_ENDPOINT);
     }
 
     /** Returns how long a running copy or read may make no progress before it is cancelled. */

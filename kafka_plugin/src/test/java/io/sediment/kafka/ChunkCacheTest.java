@@ -55,7 +55,7 @@ class ChunkCacheTest {
         assertEquals(Optional.empty(), cache.get(segment, CHUNK, false));
         assertTrue(cache.get(segment, 0, false).isPresent());
         assertEquals(1, cache.counts().evictions());
-        assertEquals(2 * CHUNK, cache.counts().heldBytes());
+        assertEquals(2 * CHUNK, cache.counts().cachedBytes());
     }
 
     @Test
@@ -107,10 +107,10 @@ class ChunkCacheTest {
         arrival = new CountDownLatch(1);
         cache.get(segment, 0, true);
         cache.drop(segment.remoteLogSegmentId());
-        assertEquals(CHUNK, cache.counts().heldBytes());
+        assertEquals(CHUNK, cache.counts().cachedBytes());
         assertFalse(cache.get(segment, 0, false).isPresent());
         arrival.countDown();
-        assertEventually(() -> cache.counts().heldBytes() == 0, "its memory is free");
+        assertEventually(() -> cache.counts().cachedBytes() == 0, "its memory is free");
     }
 
     @Test
@@ -146,7 +146,7 @@ class ChunkCacheTest {
         cache.drop(segment.remoteLogSegmentId());
         cache.release(dropped);
         arrival.countDown();
-        assertEventually(() -> cache.counts().heldBytes() == 0, "the fetch ends");
+        assertEventually(() -> cache.counts().cachedBytes() == 0, "the fetch ends");
         assertThrows(NullPointerException.class, () -> byteOf(dropped, 0), "it is free");
     }
 
@@ -157,17 +157,17 @@ class ChunkCacheTest {
         cache.pass(segment, 0);
         nowNanos.set(TimeUnit.SECONDS.toNanos(59));
         cache.freeUnused();
-        assertEquals(2 * CHUNK, cache.counts().heldBytes());
+        assertEquals(2 * CHUNK, cache.counts().cachedBytes());
         nowNanos.set(TimeUnit.SECONDS.toNanos(60));
         cache.get(segment, CHUNK, false).ifPresent(cache::release);
         assertFalse(cache.get(segment, 0, false).isPresent());
-        assertEventually(() -> cache.counts().heldBytes() == CHUNK, "the other is read");
+        assertEventually(() -> cache.counts().cachedBytes() == CHUNK, "the other is read");
         nowNanos.set(TimeUnit.SECONDS.toNanos(70));
         cache.freeUnused();
-        assertEquals(CHUNK, cache.counts().heldBytes(), "its reader may have stopped");
+        assertEquals(CHUNK, cache.counts().cachedBytes(), "its reader may have stopped");
         nowNanos.set(TimeUnit.SECONDS.toNanos(130));
         cache.freeUnused();
-        assertEquals(0, cache.counts().heldBytes());
+        assertEquals(0, cache.counts().cachedBytes());
         assertEquals(0, cache.spareBytes());
         assertEquals(0, cache.counts().evictions(), "no other needed the room");
     }
@@ -178,7 +178,7 @@ class ChunkCacheTest {
         cache.get(segment, 0, true);
         nowNanos.set(TimeUnit.MINUTES.toNanos(10));
         cache.freeUnused();
-        assertEquals(CHUNK, cache.counts().heldBytes());
+        assertEquals(CHUNK, cache.counts().cachedBytes());
     }
 
     @Test
@@ -232,7 +232,7 @@ class ChunkCacheTest {
             arrival.countDown();
             first.await(CHUNK - 1);
             assertThrows(RemoteStorageException.class, () -> last.await(2 * CHUNK));
-            assertEventually(() -> roomy.counts().heldBytes() == 2 * CHUNK, "the fetch ends");
+            assertEventually(() -> roomy.counts().cachedBytes() == 2 * CHUNK, "the fetch ends");
             assertTrue(roomy.get(segment, CHUNK, false).isPresent());
             assertFalse(roomy.get(segment, 2 * CHUNK, false).isPresent());
         }

@@ -84,7 +84,7 @@ class DiskChunksTest {
         read(0);
         assertEquals(3, fetches.get());
         assertEquals(1, disk.counts().hits());
-        assertEquals(3 * SIZE, disk.counts().heldBytes());
+        assertEquals(3 * SIZE, disk.counts().cachedBytes());
         assertEquals(3, files().size(), "a chunk from the disk is not written again");
         assertEquals(0, disk.counts().failures());
     }
@@ -95,7 +95,7 @@ class DiskChunksTest {
         read(0);
         readAndKeep(3);
         assertEquals(3, files().size());
-        assertEquals(3 * SIZE, disk.counts().heldBytes());
+        assertEquals(3 * SIZE, disk.counts().cachedBytes());
         int fetched = fetches.get();
         readAndKeep(4);
         read(0);
@@ -122,7 +122,7 @@ class DiskChunksTest {
         List<String> lines = LogLines.during(() -> {
             read(0);
             assertEventually(() -> !Files.exists(file), "the file is deleted");
-            assertEventually(() -> disk.counts().heldBytes() == 3 * SIZE, "0 is written again");
+            assertEventually(() -> disk.counts().cachedBytes() == 3 * SIZE, "0 is written again");
         });
         assertEquals(4, fetches.get());
         assertEquals(0, disk.counts().hits());
@@ -152,8 +152,8 @@ class DiskChunksTest {
         nowNanos.addAndGet(TimeUnit.SECONDS.toNanos(60));
         lines = LogLines.during(() -> {
             readAll(10);
-            assertEventually(() -> disk.counts().heldBytes() > 0 && !files().isEmpty(), "a file");
-            assertEventually(() -> cache.counts().heldBytes() == 2 * SIZE, "memory");
+            assertEventually(() -> disk.counts().cachedBytes() > 0 && !files().isEmpty(), "a file");
+            assertEventually(() -> cache.counts().cachedBytes() == 2 * SIZE, "memory");
             disk.close();
         });
         assertEquals(1, count(lines, "INFO"), lines::toString);
@@ -193,7 +193,7 @@ class DiskChunksTest {
             assertEventually(() -> disk.counts().failures() == 3, "and again");
         });
         assertOneWarning(lines, FULL);
-        assertEventually(() -> disk.counts().heldBytes() == 0, "nothing is held");
+        assertEventually(() -> disk.counts().cachedBytes() == 0, "nothing is held");
         assertEquals(List.of(), files());
 
         isFull = false;
@@ -215,7 +215,7 @@ class DiskChunksTest {
         cache.drop(id(1));
         writing.countDown();
         readAndKeep(2);
-        assertEventually(() -> disk.counts().heldBytes() == SIZE, "only the third is held");
+        assertEventually(() -> disk.counts().cachedBytes() == SIZE, "only the third is held");
         assertEquals(1, files().size());
         pass(2);
         read(0);
@@ -229,7 +229,7 @@ class DiskChunksTest {
         readAndEvict(0);
         cache.drop(id(0));
         assertEventually(() -> files().size() == 2, "its file is deleted");
-        assertEquals(2 * SIZE, disk.counts().heldBytes());
+        assertEventually(() -> disk.counts().cachedBytes() == 2 * SIZE, "its bytes are counted off");
         read(0);
         assertEquals(4, fetches.get());
     }
@@ -244,7 +244,7 @@ class DiskChunksTest {
         // Its reader goes back.
         assertTrue(get(2).isPresent());
         assertFalse(get(3).isPresent(), "0 is being written, 2 is not passed");
-        assertTrue(cache.counts().heldBytes() <= 2 * SIZE);
+        assertTrue(cache.counts().cachedBytes() <= 2 * SIZE);
         writing.countDown();
         assertEventually(() -> !files().isEmpty() && get(3).isPresent(), "room");
         assertArrayEquals(logs.get(segments.get(0)), Files.readAllBytes(files().get(0)));
@@ -279,7 +279,7 @@ class DiskChunksTest {
             }
             // The fetches end a moment after their chunks are whole.
             writing.countDown();
-            assertEventually(() -> disk.counts().heldBytes() == 3 * SIZE, "some are written");
+            assertEventually(() -> disk.counts().cachedBytes() == 3 * SIZE, "some are written");
         }
         assertTrue(created.get() <= 10 + 2, () -> created + " of 20 were queued");
     }
@@ -296,7 +296,7 @@ class DiskChunksTest {
             "sediment-chunk-11", "sediment-chunk-9.bak");
         try (DiskChunks other =
             new DiskChunks(directory, 3 * SIZE, this::create, nowNanos::get)) {
-            assertEquals(0, other.counts().heldBytes());
+            assertEquals(0, other.counts().cachedBytes());
             assertEquals(foreign, names());
         }
         assertEquals(foreign, names());

@@ -13,7 +13,13 @@ import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.netty.NettyServerBuilder;
 import io.grpc.protobuf.StatusProto;
+import io.grpc.stub.StreamObserver;
 import io.netty.handler.ssl.SslContext;
+import io.sediment.tieredstorage.v1.GetRemoteLogSegmentMetadataByIdRequest;
+import io.sediment.tieredstorage.v1.GetRemoteLogSegmentMetadataByIdResponse;
+import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerImplBase;
+import io.sediment.tieredstorage.v1.RemoteLogSegmentMetadata;
+import io.sediment.tieredstorage.v1.RemoteStorageManagerGrpc.RemoteStorageManagerImplBase;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.InetAddress;
@@ -30,6 +36,7 @@ import javax.net.ssl.SSLSession;
 /** A gRPC server on this machine that can go away and come back under its address. */
 final class LocalServer implements AutoCloseable {
     private final BindableService service;
+    private final KnownSegments segments = new KnownSegments();
     private final Turns turns = new Turns();
     private final int port;
     private final List<String> peers = new CopyOnWriteArrayList<>();
@@ -89,11 +96,23 @@ final class LocalServer implements AutoCloseable {
     Map<String, Object> settings(Object... more) {
         Map<String, Object> settings = new HashMap<>();
         settings.put("endpoint", endpoint());
+        if (isStorage()) {
+            settings.put("rlmm.endpoint", endpoint());
+        }
         settings.put("security.protocol", "PLAINTEXT");
         for (int i = 0; i < more.length; i += 2) {
             settings.put((String) more[i], more[i + 1]);
         }
         return settings;
+    }
+
+    /** What RLMM knows beside an RSM. */
+    KnownSegments segments() {
+        return segments;
+    }
+
+    private boolean isStorage() {
+        return service instanceof RemoteStorageManagerImplBase;
     }
 
     /** Decides when streams are taken up: each at once, unless they are held. */
@@ -140,6 +159,9 @@ final class LocalServer implements AutoCloseable {
         NettyServerBuilder builder = NettyServerBuilder
             .forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), listenPort));
         tls.ifPresent(builder::sslContext);
+        if (isStorage()) {
+            builder.addService(segments);
+        }
         return builder
             .addTransportFilter(new ServerTransportFilter() {
                 @Override
@@ -154,6 +176,36 @@ final class LocalServer implements AutoCloseable {
             .maxInboundMessageSize(ServiceChannel.MAX_MESSAGE_BYTES)
             .addService(turns.of(service))
             .build();
+    }
+
+    /** An RLMM that knows at most one segment, of which it is asked by its id. */
+    static final class KnownSegments extends RemoteLogMetadataManagerImplBase {
+        private volatile StatusRuntimeException failure =
+            refusal(Status.Code.NOT_FOUND, "REMOTE_RESOURCE_NOT_FOUND");
+        private volatile Optional<RemoteLogSegmentMetadata> known = Optional.empty();
+
+        void know(RemoteLogSegmentMetadata segment) {
+            known = Optional.of(segment);
+        }
+
+        void failWith(StatusRuntimeException newFailure) {
+            failure = newFailure;
+        }
+
+        @Override
+        public void getRemoteLogSegmentMetadataById(
+            GetRemoteLogSegmentMetadataByIdRequest request,
+            StreamObserver<GetRemoteLogSegmentMetadataByIdResponse> answer
+        ) {
+            if (known.isEmpty()) {
+                answer.onError(failure);
+                return;
+            }
+            answer.onNext(GetRemoteLogSegmentMetadataByIdResponse.newBuilder()
+                .addSegments(known.get())
+                .build());
+            answer.onCompleted();
+        }
     }
 
     private static String subject(SSLSession session) {

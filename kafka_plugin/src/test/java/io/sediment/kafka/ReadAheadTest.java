@@ -117,7 +117,7 @@ class ReadAheadTest {
             assertReads(log, segment, start, MIB);
         }
         assertTrue(rsm.fetched().stream().noneMatch(LogServer.Range::isChunk));
-        assertEquals(0, figure("HeldBytes"));
+        assertEquals(0, figure("CachedBytes"));
     }
 
     @Test
@@ -127,7 +127,7 @@ class ReadAheadTest {
         assertReads(log, segment, 0, MIB);
         rsm.after(2 * MIB, After.WAIT);
         assertReads(log, segment, MIB, MIB);
-        assertEquals(2 * CHUNK, figure("HeldBytes"));
+        assertEquals(2 * CHUNK, figure("CachedBytes"));
     }
 
     @Test
@@ -213,7 +213,7 @@ class ReadAheadTest {
             assertEquals(RetriableRemoteStorageException.class, failure.getCause().getClass());
             assertThrows(IOException.class, stream::read);
         }
-        assertEquals(0, figure("HeldBytes"));
+        assertEquals(0, figure("CachedBytes"));
         rsm.goOn();
         assertReads(log, segment, MIB, CHUNK - MIB);
     }
@@ -247,7 +247,7 @@ class ReadAheadTest {
 
         manager.deleteLogSegmentData(segment);
 
-        assertEventually(() -> figure("HeldBytes") == CHUNK, "the other's chunk is held");
+        assertEventually(() -> figure("CachedBytes") == CHUNK, "the other's chunk is held");
         assertThrows(RemoteResourceNotFoundException.class,
             () -> manager.fetchLogSegment(segment, MIB));
         assertReads(otherLog, other, MIB, MIB);
@@ -286,12 +286,12 @@ class ReadAheadTest {
                 nowNanos::get, 10)) {
             readThrough(readAhead, Samples.newSegment(0, 2 * CHUNK));
             nowNanos.set(TimeUnit.SECONDS.toNanos(59));
-            assertTrue(readAhead.counts().heldBytes() > 0);
+            assertTrue(readAhead.counts().cachedBytes() > 0);
             // Ten seconds until the reader seems to have stopped, and a minute.
             nowNanos.set(TimeUnit.SECONDS.toNanos(60));
             assertEventually(() -> {
                 nowNanos.addAndGet(TimeUnit.SECONDS.toNanos(1));
-                return readAhead.counts().heldBytes() == 0;
+                return readAhead.counts().cachedBytes() == 0;
             }, "the memory is free");
         }
     }
@@ -316,7 +316,7 @@ class ReadAheadTest {
                         assertArrayEquals(Arrays.copyOfRange(log, start, start + FETCH),
                             stream.readNBytes(FETCH));
                     }
-                    assertTrue(readAhead.counts().heldBytes() <= MAX_BYTES);
+                    assertTrue(readAhead.counts().cachedBytes() <= MAX_BYTES);
                 }
             }
             assertEquals(0, readAhead.counts().neverUsedBytes());
@@ -379,10 +379,10 @@ class ReadAheadTest {
             }
         }
         threads.shutdown();
-        assertEventually(() -> figure("HeldBytes") <= MAX_BYTES, "the bound holds");
-        assertEquals(hasDisk, figure("DiskHeldBytes") > 0);
+        assertEventually(() -> figure("CachedBytes") <= MAX_BYTES, "the bound holds");
+        assertEquals(hasDisk, figure("DiskCachedBytes") > 0);
         assertEquals(hasDisk, figure("DiskHits") > 0);
-        assertEventually(() -> figure("DiskHeldBytes") <= 6 * CHUNK, "the disk's bound holds");
+        assertEventually(() -> figure("DiskCachedBytes") <= 6 * CHUNK, "the disk's bound holds");
     }
 
     @Test

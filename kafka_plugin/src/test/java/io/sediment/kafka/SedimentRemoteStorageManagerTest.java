@@ -251,13 +251,13 @@ class SedimentRemoteStorageManagerTest {
             rsm.cancelled.set(false);
             InputStream log = manager.fetchLogSegment(Samples.SEGMENT, 0, 16 * MIB - 1);
             log.readNBytes(10);
-            assertEventually(() -> heldBytes() > MIB, "the next chunk has arrived");
+            assertEventually(() -> cachedBytes() > MIB, "the next chunk has arrived");
             log.close();
             log.close();
             assertThrows(IOException.class, log::read);
             assertEventually(rsm.cancelled::get, "the call ends");
         }
-        assertEventually(() -> heldBytes() < MIB, "what had arrived is given back");
+        assertEventually(() -> cachedBytes() < MIB, "what had arrived is given back");
     }
 
     @Test
@@ -335,6 +335,38 @@ class SedimentRemoteStorageManagerTest {
     }
 
     @Test
+    void objectsThatRlmmKeepsStay() throws Exception {
+        server.segments().know(
+            Conversions.toMessage(Samples.SEGMENT).toBuilder().setKeptUntilMs(1).build());
+
+        manager.deleteLogSegmentData(Samples.SEGMENT);
+
+        assertNull(rsm.deleted);
+    }
+
+    @Test
+    void theObjectsThatRlmmNamesAreDeleted() throws Exception {
+        var replaced = Conversions.toMessage(Samples.SEGMENT).toBuilder()
+            .setCustomMetadata(ByteString.copyFromUtf8("replaced"))
+            .build();
+        server.segments().know(replaced);
+
+        manager.deleteLogSegmentData(Samples.SEGMENT);
+
+        assertEquals(replaced, rsm.deleted.getMetadata());
+    }
+
+    @Test
+    void nothingIsDeletedIfRlmmCannotBeAsked() {
+        server.segments().failWith(
+            LocalServer.refusal(Status.Code.UNAVAILABLE, "RETRIABLE_REMOTE_STORAGE_ERROR"));
+
+        assertThrows(RetriableRemoteStorageException.class,
+            () -> manager.deleteLogSegmentData(Samples.SEGMENT));
+        assertNull(rsm.deleted);
+    }
+
+    @Test
     void serviceThatIsAwayFailsCallsButNotTheStart() {
         server.stop();
         manager.close();
@@ -407,7 +439,7 @@ class SedimentRemoteStorageManagerTest {
     }
 
     /** Memory outside of the heap that is in use, of this client and of the server. */
-    private static long heldBytes() {
+    private static long cachedBytes() {
         return PooledByteBufAllocator.DEFAULT.pinnedDirectMemory();
     }
 

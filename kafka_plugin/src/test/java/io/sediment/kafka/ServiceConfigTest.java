@@ -89,12 +89,16 @@ class ServiceConfigTest {
             + " cannot be created or written: "), failure.getMessage());
         assertTrue(storage("endpoint", "rsm:1").openReadAheadDirectory().isEmpty());
         assertRefused(
-            plaintext("endpoint", "rsm:1", "read.ahead.directory.max.bytes", 1L << 32),
+            plaintext("endpoint", "rsm:1", "rlmm.endpoint", "rlmm:1",
+                "read.ahead.directory.max.bytes", 1L << 32),
             "rsm.config.read.ahead.directory.max.bytes is set, but", "directory is not");
         assertRefused(
-            plaintext("endpoint", "rsm:1", "read.ahead.directory", "/d", "read.ahead.max.bytes", 0),
+            plaintext("endpoint", "rsm:1", "rlmm.endpoint", "rlmm:1",
+                "read.ahead.directory", "/d", "read.ahead.max.bytes", 0),
             "rsm.config.read.ahead.max.bytes=0 has no room for one");
-        assertRefused(plaintext("endpoint", "rsm:1", "read.ahead.directory", " "), "is empty");
+        assertRefused(plaintext("endpoint", "rsm:1", "rlmm.endpoint", "rlmm:1",
+            "read.ahead.directory", " "), "is empty");
+        assertRefused(plaintext("endpoint", "rsm:1"), "rsm.config.rlmm.endpoint is missing");
     }
 
     @Test
@@ -133,6 +137,18 @@ class ServiceConfigTest {
                 + " rsm.config.ssl.key.file", "or set PLAINTEXT");
     }
 
+    @ParameterizedTest
+    @ValueSource(strings = {"ssl.ca.file", "ssl.certificate.file", "ssl.key.file"})
+    void pastedPemIsRefusedWithoutItsContent(String file) {
+        for (String pasted : List.of("-----BEGIN PRIVATE KEY-----s3cret", "s3\ncret")) {
+            ConfigException failure = assertThrows(ConfigException.class, () ->
+                new StorageManagerConfig(
+                    Map.of("endpoint", "rsm:1", "security.protocol", "SSL", file, pasted)));
+            assertEquals("rsm.config." + file + " must be the name of a PEM file, not its content",
+                failure.getMessage());
+        }
+    }
+
     @Test
     void plaintextIsNoDefault() {
         assertRefused(Map.of("endpoint", "rsm:1"),
@@ -162,7 +178,9 @@ class ServiceConfigTest {
     }
 
     private static StorageManagerConfig storage(Object... settings) {
-        return new StorageManagerConfig(plaintext(settings));
+        Map<String, Object> configs = plaintext(settings);
+        configs.put("rlmm.endpoint", "rlmm:1");
+        return new StorageManagerConfig(configs);
     }
 
     private static int brokerId(Object... settings) {

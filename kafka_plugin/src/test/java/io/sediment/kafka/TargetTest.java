@@ -78,7 +78,8 @@ class TargetTest {
     @Test
     void anotherServiceAndAnUnknownHostAreNamed() {
         try (LocalServer rsm = new LocalServer(new LogServer())) {
-            manager.configure(rsm.settings());
+            manager.configure(
+                Map.of("endpoint", rsm.endpoint(), "security.protocol", "PLAINTEXT"));
             assertFails(rsm.endpoint(), "UNIMPLEMENTED");
             manager.close();
         }

@@ -1,0 +1,184 @@
+"""Repair a segment that has lost indexes: copy it with whole ones, and let that copy be read.
+
+RSM rebuilds lost indexes as it serves them, each time anew. A repair makes that last: it streams
+the log and the indexes that RSM serves into another copy under the same id, and ReplaceSegmentData
+lets the segment be read from there. The log's bytes move twice, once from the store and once into
+it. The objects of before stay for readers with an earlier look-up; reconciliation deletes them.
+
+A crash leaves objects that reconciliation deletes, and perhaps a manifest that RLMM does not know
+yet; the next repair ends that. A log that is damaged itself is copied no further than to its end,
+where RSM compares it with what was copied first, and nothing is changed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from services.api.calls import MutationContext
+from services.api.errors import (
+    ConcurrentUpdateError,
+    CorruptSegmentError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from services.api.ids import RemoteLogSegmentId
+from services.api.operations import Anomaly
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import (
+    CopyDigests,
+    FileDigest,
+    IndexType,
+    LogSegmentData,
+    RemoteStorageManager,
+    SegmentChunk,
+    SegmentFile,
+    SegmentFileHeader,
+)
+from services.api.segment_objects import StoredManifest
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.failpoints import failpoint
+
+CHUNK_BYTES = 256 * 1024
+_REASON = "indexes rebuilt"
+_LOG = ".log"
+"""The end of the key of a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The result of a repair of a segment.
+
+    Attributes:
+        done: the segment is read from a whole copy now.
+        text: what was made anew, or why nothing was.
+    """
+
+    segment_id: RemoteLogSegmentId
+    done: bool
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.segment_id}: {'repaired' if self.done else 'not repaired'}: {self.text}"
+
+
+class SegmentRepair:
+    """Repair one segment at a time, with one chunk of the log and all indexes in memory."""
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        rsm: RemoteStorageManager,
+        run_id: str,
+        acquire: Callable[[int], None],
+    ) -> None:
+        """Prepare repairs.
+
+        Args:
+            run_id: of the scrub, for the audit trail.
+            acquire: acquire(size_bytes) returns when this many bytes may be read.
+        """
+        self._rlmm = rlmm
+        self._rsm = rsm
+        self._run_id = run_id
+        self._acquire = acquire
+
+    def attempt(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        anomalies: Sequence[Anomaly],
+        read_manifest: Callable[[], StoredManifest],
+    ) -> Repaired:
+        """Copy a damaged segment with whole indexes and let it be read from there.
+
+        Changes nothing if its log or its manifest is damaged, or if anything is refused.
+
+        Args:
+            segment: finished, as RLMM has it.
+            anomalies: what was found of it.
+            read_manifest: reads the manifest that is under its key.
+        """
+        has_damaged_log = any(each.object_key.endswith(_LOG) for each in anomalies)
+        try:
+            done, text = False, "its log is damaged itself"
+            if not has_damaged_log:
+                done, text = self._repair(segment, read_manifest().digests)
+        except RemoteStorageError as e:
+            done, text = False, str(e)
+        return Repaired(segment.remote_log_segment_id, done, text)
+
+    def _repair(
+        self, segment: RemoteLogSegmentMetadata, digests: CopyDigests | None
+    ) -> tuple[bool, str]:
+        if segment.custom_metadata is None or digests is None:
+            return False, "it has no custom metadata, so that no other copy can follow it"
+        try:
+            indexes, changed = self._indexes(segment, digests)
+            data = self._data(segment, digests.log.whole, indexes)
+            custom_metadata = self._rsm.copy_log_segment_data(segment, data)
+        except (CorruptSegmentError, RemoteResourceNotFoundError) as e:
+            return False, f"it cannot be made anew: {e}"
+        failpoint("repair.copied")
+        assert custom_metadata is not None  # RSM has returned some for the first copy.
+        what = ", ".join(changed) or "no index; the manifest was another copy's"
+        context = MutationContext(reason=_REASON, rule_detail=f"scrub {self._run_id}: {what}"[:256])
+        segment_id = segment.remote_log_segment_id
+        try:
+            self._rlmm.replace_segment_data(
+                segment_id, segment.custom_metadata, custom_metadata, context
+            )
+        except ConcurrentUpdateError:
+            return False, "another run has replaced its bytes meanwhile; scrub again"
+        except (InvalidStateTransitionError, RemoteResourceNotFoundError):
+            # It is marked: its deletion may have come before the copy's objects.
+            copied = replace(segment, custom_metadata=custom_metadata)
+            [error] = self._rsm.delete_log_segment_data_batch([copied])
+            left = "" if error is None else f"; objects of the new copy are left: {error}"
+            return False, f"it was marked for deletion meanwhile{left}"
+        return True, what
+
+    def _indexes(
+        self, segment: RemoteLogSegmentMetadata, digests: CopyDigests
+    ) -> tuple[dict[IndexType, bytes], Sequence[str]]:
+        """Read all index files; return them, and the names of those that were made anew."""
+        indexes: dict[IndexType, bytes] = {}
+        changed: list[str] = []
+        for kind in (kind for kind in IndexType if kind in digests.indexes):
+            stored = self._stored(segment, kind)
+            if stored is None:
+                changed.append(kind.name)
+                stored = b"".join(self._rsm.fetch_index(segment, kind))
+            indexes[kind] = stored
+        return indexes, changed
+
+    def _stored(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
+        """Return an index as it was copied; None if it is lost or damaged."""
+        try:
+            return b"".join(self._rsm.fetch_index(segment, kind, as_stored=True))
+        except (CorruptSegmentError, RemoteResourceNotFoundError):
+            return None
+
+    def _data(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        log: FileDigest,
+        indexes: Mapping[IndexType, bytes],
+    ) -> LogSegmentData:
+        headers = [SegmentFileHeader(SegmentFile.LOG, log.size_bytes, log.crc32c)]
+        headers += [
+            SegmentFileHeader(SegmentFile[kind.name], len(data)) for kind, data in indexes.items()
+        ]
+        return LogSegmentData(headers, self._chunks(segment, log, indexes), replaces=True)
+
+    def _chunks(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        log: FileDigest,
+        indexes: Mapping[IndexType, bytes],
+    ) -> Iterator[SegmentChunk]:
+        if log.size_bytes:
+            for piece in self._rsm.fetch_log_segment(segment, 0):
+                self._acquire(len(piece))
+                yield SegmentChunk(SegmentFile.LOG, piece)
+        for kind, data in indexes.items():
+            for at in range(0, len(data), CHUNK_BYTES):
+                yield SegmentChunk(SegmentFile[kind.name], data[at : at + CHUNK_BYTES])
