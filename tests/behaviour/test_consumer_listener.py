@@ -26,8 +26,9 @@ from services.api.remote_log_manager import MAX_FETCH_PARTITIONS, IsolationLevel
 from services.api.roles import Role
 from services.common.fair_queue import QuotaLimit
 from services.records import decode
-from services.rlm.consumers.answers import Answers, Node
+from services.rlm.consumers.answers import Answers
 from services.rlm.consumers.catalog import Catalog
+from services.rlm.consumers.cluster import Node, OneReader
 from services.rlm.fetch.chunk_cache import MIB
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.client import connected
@@ -299,7 +300,7 @@ class Fetched(Wrapper[BrokerRemoteLogManager]):
 
 
 def test_a_partition_that_is_named_twice_has_its_records_once(rlm: BrokerRemoteLogManager) -> None:
-    answers = Answers(rlm, Node(NODE_ID, "host", 1), lambda *_: True, 1)
+    answers = Answers(rlm, OneReader(Node(NODE_ID, "host", 1)), lambda *_: True, 1)
     data = framed(fetch_of(PAYMENTS.topic_id, 0, (0, 0, 0)))[4:]
     answer = b"".join(answers.answer(FETCH, 13, data))
     (topic,) = FetchResponse.decode(answer[4:], version=13, header=True).responses
@@ -312,7 +313,7 @@ def test_partitions_beyond_the_most_of_one_fetch_get_their_turn(
     rlm: BrokerRemoteLogManager,
 ) -> None:
     asked: Any = Fetched(rlm)
-    answers = Answers(asked, Node(NODE_ID, "host", 1), lambda *_: True, 1)
+    answers = Answers(asked, OneReader(Node(NODE_ID, "host", 1)), lambda *_: True, 1)
     everything = set(range(MAX_FETCH_PARTITIONS + 1))
     data = framed(fetch_of(PAYMENTS.topic_id, 0, everything))[4:]
     for _ in range(2):

@@ -1,10 +1,10 @@
-"""Answer the requests of a consumer of Kafka: one node that leads every partition it lists.
+"""Answer the requests of a consumer of Kafka, as a broker of the cluster of RLMs.
 
 The messages are encoded by kafka-python, whose `kafka.protocol` has Kafka's schemas.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -62,9 +62,11 @@ from services.api.remote_log_manager import (
     IsolationLevel,
 )
 from services.rlm.consumers.catalog import Catalog, ConsumedLog, Topic
+from services.rlm.consumers.cluster import Leader, ReaderCluster
 from services.rlm.consumers.framing import Buffer, Records
 
 _NONE, _OUT_OF_RANGE, _UNKNOWN_TOPIC, _NOT_AUTHORIZED = 0, 1, 3, 29
+_LEADER_NOT_AVAILABLE = 5
 _GROUP_NOT_AUTHORIZED, _TRANSACTIONAL_ID_NOT_AUTHORIZED = 30, 53
 _CLUSTER_NOT_AUTHORIZED, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 31, 35, 42
 _POLICY_VIOLATION, _STORAGE_ERROR, _NO_SESSION, _UNKNOWN_TOPIC_ID = 44, 56, 70, 100
@@ -101,16 +103,6 @@ A = TypeVar("A", OffsetAnswer, EpochAnswer)
 
 MayRead = Callable[[str, str], bool]
 """Return whether the caller may make an RPC of this name for a topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The one node that consumers see, at its advertised address."""
-
-    id: int
-    host: str
-    port: int
-    cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +151,10 @@ class Answers:
     """
 
     def __init__(
-        self, rlm: ConsumedLog, node: Node, may_read: MayRead, fetch_max_bytes: int
+        self, rlm: ConsumedLog, cluster: ReaderCluster, may_read: MayRead, fetch_max_bytes: int
     ) -> None:
         self._rlm = rlm
-        self._node = node
+        self._cluster = cluster
         self._may_read = may_read
         self._fetch_max_bytes = fetch_max_bytes
         self._catalog = Catalog(rlm)
@@ -204,54 +196,39 @@ class Answers:
         return ApiVersionsResponse(error_code=error_code, api_keys=served)
 
     def _metadata(self, request: Any, version: int) -> Any:
+        found: list[Any]
         if request.topics is None or (version == 0 and not request.topics):
             listed = self._catalog.all_topics()
-            topics = [self._topic(t) for t in listed if self._may_read("Fetch", t.name)]
+            found = [t for t in listed if self._may_read("Fetch", t.name)]
         else:
-            topics = [self._requested_topic(each, version) for each in request.topics]
-        node = self._node
-        broker = MetadataResponse.MetadataResponseBroker(
-            node_id=node.id, host=node.host, port=node.port
-        )
+            found = [self._requested_topic(each, version) for each in request.topics]
+        served = [p for topic in found if isinstance(topic, Topic) for p in topic.partitions]
+        leaders = self._cluster.leaders_of(served)
+        cluster = self._cluster
         return MetadataResponse(
-            brokers=[broker], cluster_id=node.cluster_id, controller_id=node.id, topics=topics
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(
+                    node_id=node.id, host=node.host, port=node.port
+                )
+                for node in cluster.nodes()
+            ],
+            cluster_id=cluster.cluster_id,
+            controller_id=cluster.own.id,
+            topics=[_topic(each, leaders) if isinstance(each, Topic) else each for each in found],
         )
 
     def _requested_topic(self, requested: Any, version: int) -> Any:
+        """Return the Topic, or Kafka's answer that there is none."""
         name = requested.name
         if version >= 10 and not name:
             topic = self._catalog.by_id(requested.topic_id)
             # A topic that the caller may not read and one that does not exist look the same.
             if topic is None or not self._may_read("Fetch", topic.name):
                 return _no_topic(None, requested.topic_id, _UNKNOWN_TOPIC_ID)
-            return self._topic(topic)
+            return topic
         if name and not self._may_read("Fetch", name):
             return _no_topic(name, ZERO_UUID, _NOT_AUTHORIZED)
-        topic = self._catalog.by_name(name)
-        if topic is None:
-            return _no_topic(name, ZERO_UUID, _UNKNOWN_TOPIC)
-        return self._topic(topic)
-
-    def _topic(self, topic: Topic) -> Any:
-        node = [self._node.id]
-        return _MetadataTopic(
-            error_code=_NONE,
-            name=topic.name,
-            topic_id=topic.id,
-            is_internal=False,
-            partitions=[
-                _MetadataTopic.MetadataResponsePartition(
-                    error_code=_NONE,
-                    partition_index=each.topic_id_partition.partition,
-                    leader_id=self._node.id,
-                    leader_epoch=-1 if each.leader_epoch is None else each.leader_epoch,
-                    replica_nodes=node,
-                    isr_nodes=node,
-                    offline_replicas=[],
-                )
-                for each in topic.partitions
-            ],
-        )
+        return self._catalog.by_name(name) or _no_topic(name, ZERO_UUID, _UNKNOWN_TOPIC)
 
     def _fetch(self, request: Any, version: int) -> Any:
         if version >= 7 and request.session_id != 0:
@@ -445,7 +422,7 @@ class Answers:
 
         An error here would reach clients of librdkafka too that have a group and assign partitions.
         """
-        node, code = self._node, _NONE
+        node, code = self._cluster.own, _NONE
         if request.key_type == _OF_TRANSACTIONS:
             code = _TRANSACTIONAL_ID_NOT_AUTHORIZED
         return FindCoordinatorResponse(
@@ -548,6 +525,32 @@ def _fetch_partition(tp: TopicIdPartition, requested: Any) -> FetchPartition:
         _bounded(requested.partition_max_bytes, 1, MAX_FETCH_BYTES),
         _epoch(requested.current_leader_epoch),
         _epoch(requested.last_fetched_epoch),
+    )
+
+
+def _topic(topic: Topic, leaders: Mapping[TopicIdPartition, Leader]) -> Any:
+    return _MetadataTopic(
+        error_code=_NONE,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=False,
+        partitions=[
+            _partition(each.topic_id_partition, leaders[each.topic_id_partition])
+            for each in topic.partitions
+        ],
+    )
+
+
+def _partition(tp: TopicIdPartition, leader: Leader) -> Any:
+    nodes = [] if leader.node_id is None else [leader.node_id]
+    return _MetadataTopic.MetadataResponsePartition(
+        error_code=_NONE if nodes else _LEADER_NOT_AVAILABLE,
+        partition_index=tp.partition,
+        leader_id=-1 if leader.node_id is None else leader.node_id,
+        leader_epoch=-1 if leader.leader_epoch is None else leader.leader_epoch,
+        replica_nodes=nodes,
+        isr_nodes=nodes,
+        offline_replicas=[],
     )
 
 

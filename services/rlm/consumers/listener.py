@@ -15,8 +15,9 @@ from typing import Protocol
 
 from services.api.calls import Call, serving
 from services.api.errors import UnauthenticatedError
-from services.rlm.consumers.answers import Answers, Node, UnservedRequestError
+from services.rlm.consumers.answers import Answers, UnservedRequestError
 from services.rlm.consumers.catalog import ConsumedLog
+from services.rlm.consumers.cluster import Node, OneReader
 from services.rlm.metrics import CONSUMER_CONNECTIONS, CONSUMER_REFUSALS
 
 MAX_REQUEST_BYTES = 256 * 1024
@@ -134,7 +135,7 @@ class ConsumerListener:
         self._listener = socket.create_server(address, family=family)
         host, port = self._listener.getsockname()[:2]
         self.address = f"{host}:{port}"
-        self._node = Node(node_id, *(advertised or (host, port)))
+        self._cluster = OneReader(Node(node_id, *(advertised or (host, port))))
         self._connections: set[_Connection] = set()
         self._warned_of = ""
         self._lock = Lock()
@@ -143,9 +144,8 @@ class ConsumerListener:
 
     def start(self) -> None:
         self._thread.start()
-        _log.info(
-            "serving consumers on %s, as %s:%d", self.address, self._node.host, self._node.port
-        )
+        own = self._cluster.own
+        _log.info("serving consumers on %s, as %s:%d", self.address, own.host, own.port)
 
     def stop(self) -> None:
         """Stop listening, and close all connections. Idempotent."""
@@ -264,7 +264,7 @@ class ConsumerListener:
                 connection.peer,
             )
             return
-        answers = Answers(self._rlm, self._node, may_call, self._limits.fetch_max_bytes)
+        answers = Answers(self._rlm, self._cluster, may_call, self._limits.fetch_max_bytes)
         try:
             while self._answer_next(connection, identity, answers):
                 connection.set_idle(True)
