@@ -10,13 +10,17 @@ from services.api.validation import require, require_between, require_int32, req
 
 MAX_ANOMALIES = 1_000
 """The most anomalies of one report."""
-
-
 MAX_DETAIL_LENGTH = 1_024
-
-
 MAX_OBJECT_KEY_BYTES = 1_024
 """The most bytes of a key in UTF-8; a location's number and RSM's longest key need less."""
+MAX_OBJECT_DELETIONS = 1_000
+"""The most deletions of one record."""
+MAX_PARTS = 10_000
+"""The most parts of a check."""
+MAX_RUN_COUNTS = 1_000
+"""The most counts of one report of a run."""
+MAX_RUN_TOPICS = 100
+MAX_TOPIC_NAME_LENGTH = 249
 
 
 def require_object_key(key: str) -> None:
@@ -123,20 +127,6 @@ def check_run_id(run_id: str) -> None:
     """Raise InvalidRequestError if the run id is empty or too long."""
     length, most = len(run_id), MAX_TEXT_LENGTH
     require(1 <= length <= most, "run_id", f"must be 1 to {most} characters, has {length}")
-
-
-MAX_PARTS = 10_000
-"""The most parts of a check."""
-
-
-MAX_RUN_COUNTS = 1_000
-"""The most counts of one report of a run."""
-
-
-MAX_RUN_TOPICS = 100
-
-
-MAX_TOPIC_NAME_LENGTH = 249
 
 
 class RunKind(Enum):
@@ -254,10 +244,6 @@ class RunPage:
 
     runs: tuple[RecordedRun, ...]
     next_page_token: str
-
-
-MAX_OBJECT_DELETIONS = 1_000
-"""The most deletions of one record."""
 
 
 @dataclass(frozen=True, slots=True)

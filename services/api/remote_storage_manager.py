@@ -256,7 +256,7 @@ class OpenedLogSegment:
     """A log that the client may read from the store itself.
 
     Attributes:
-        url: a secret: whoever has it can read the log. Neither repr nor an error shows it.
+        url: a secret: its holder can read the log. Neither repr nor an error shows it.
         valid_for_ms: how long the URL is valid, counted from the client's call.
         log: size and digests of the log, which the object has unchanged.
     """

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+PACKAGE = "tieredstorage.v1"
+
 
 class Role(StrEnum):
     """What an identity is for. A policy grants roles; nothing else may be granted."""
@@ -115,7 +117,7 @@ _STOP_REASONS = {
 _SET_HOLDS = {
     "OPERATOR": _roles(_M),
     "LEGAL": _roles(_M, _C),
-    # Whoever may keep data for ever, by renewals, is no mere reader.
+    # A client that may keep data for ever, by renewals, is no mere reader.
     "EXPORT": _roles(_E, _M),
     "REBUILD": _roles(_M),
 }
@@ -171,7 +173,7 @@ _RSM: dict[str, Rule] = {
     # leaves the remains of its failed copies to a deleter or a sweeper.
     "DeleteLogSegmentData": _of_rsm(_D),
     "DeleteLogSegmentDataBatch": _of_rsm(_D, _W),
-    # Whoever deletes a partition's objects may see whether any is left.
+    # A client that deletes a partition's objects may see whether any is left.
     "FindPartitionObject": _of_rsm(_D, _W),
     "ListSegmentObjects": _of_the_store(_W, _A),
     "ListMultipartUploads": _of_the_store(_W, _A),
@@ -234,7 +236,7 @@ _RLMM: dict[str, Rule] = {
     "RecordObjectDeletions": _of_partitions(_W),
     "ImportRemoteLogSegments": _of_partitions(_M),
     "UndeletePartition": _of_partitions(_M),
-    # Whoever may let a segment be read from other bytes could take its records away.
+    # Reading a segment from other bytes could take its records away.
     "ReplaceSegmentData": _of_partitions(_M),
     "ResetLeaderEpoch": _of_partitions(_M),
 }
@@ -254,8 +256,6 @@ _RLM: dict[str, Rule] = {
     ),
 }
 
-PACKAGE = "tieredstorage.v1"
-
 RULES: Mapping[str, Rule] = {
     f"{service}/{rpc}": rule
     for service, rules in (
@@ -265,10 +265,10 @@ RULES: Mapping[str, Rule] = {
     )
     for rpc, rule in rules.items()
 }
-"""By SERVICE/RPC. An RPC without an entry may be called by nobody."""
+"""By SERVICE/RPC. No client may call an RPC without an entry."""
 
 # What is served beside the contracts, by its whole name. Reflection shows what is in protos/, which
-# is no secret; whoever may call anything may use it. Health has a port of its own.
+# is no secret; each client that may call anything may use it. Health has a port of its own.
 OTHER_RULES: Mapping[str, Rule] = {
     f"grpc.reflection.{version}.ServerReflection/ServerReflectionInfo": Rule(ANY_ROLE, Topics.NONE)
     for version in ("v1alpha", "v1")
@@ -304,6 +304,6 @@ def table() -> list[Entry]:
 
 
 def rule_of(method: str) -> Rule | None:
-    """Return the rule of a method as gRPC names it, /PACKAGE.SERVICE/RPC; None: nobody may."""
+    """Return the rule of a method as gRPC names it, /PACKAGE.SERVICE/RPC; None: no client may."""
     name = method.removeprefix("/")
     return RULES.get(name.removeprefix(f"{PACKAGE}.")) or OTHER_RULES.get(name)

@@ -16,6 +16,13 @@ from services.api.validation import require, require_between, require_int32, req
 MIN_LEASE_MS = 1_000
 MAX_LEASE_MS = 3_600_000
 
+MAX_BATCH = 1000
+"""The most items of a batch of additions, updates, look-ups or renewals, and ids of one call."""
+MAX_REVISIONS = 10_000
+"""The most partitions of one call of partition_revisions."""
+MAX_BINS = 2_000
+MAX_HOLES = 200
+"""The most ranges without a segment that an answer has, the longest first."""
 MAX_IMPORTED_EPOCHS = 50_000
 """The most leader epochs of one SegmentImport in total."""
 CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
@@ -36,13 +43,6 @@ def require_may_lease(lease_ms: int | None, broker_id: int) -> None:
     if lease_ms is not None:
         require_lease(lease_ms)
         require(broker_id >= 0, "lease_ms", "a copy with a lease needs its broker_id, which is -1")
-
-
-MAX_BATCH = 1000
-"""The most items of a batch of additions, updates, look-ups or renewals, and ids of one call."""
-
-MAX_REVISIONS = 10_000
-"""The most partitions of one call of partition_revisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +159,6 @@ class SegmentBatch:
     arrow_ipc: bytes
     rows: int
     began_at_ms: int
-
-
-MAX_BINS = 2_000
-MAX_HOLES = 200
-"""The most ranges without a segment that an answer has, the longest first."""
 
 
 class SegmentAxis(Enum):

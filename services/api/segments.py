@@ -96,7 +96,7 @@ class RemoteLogSegmentMetadata:
         copy_leased: in answers of RLMM: neither the copy nor its lease had ended when the segment
             was read. Not part of the metadata: it is not compared, and additions ignore it.
         kept_until_ms: in answers of RLMM: a broker deletes or has deleted the segment, and its
-            objects stay at least until then, by the database's clock. Whoever finishes the
+            objects stay at least until then, by the database's clock. The client that finishes the
             deletion leaves them; only what deletes kept segments deletes them later. Not compared.
     """
 

@@ -100,7 +100,7 @@ class StoredTopicConfig:
         waits_until_ms: until then a deletion that `earlier` does not want waits; None if the
             settings delete no more than `earlier`. By the database's clock.
         deletions_confirmed_by: who let deletions by these settings pass the bound of a day; None if
-            nobody did.
+            they were not confirmed.
         earlier: the settings that were in force retention_change_delay_ms ago: the latest put that
             is as old or took effect at once, empty if there is none. Empty if no change waits.
     """

@@ -30,7 +30,7 @@ class Certificate:
 
 
 class CertificateAuthority:
-    """Issues certificates; its own key is only in memory, so that nobody can steal it from disk.
+    """Issues certificates; its own key is only in memory, so that it cannot be stolen from disk.
 
     Attributes:
         certificate: the file with the authority's certificate, for those who trust it.

@@ -83,7 +83,7 @@ class ReservedPorts:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this loopback port now and nobody has reserved it."""
+    """Return whether a server could listen on this loopback port now and it is not reserved."""
     with ExitStack() as sockets:
         return _reserve(sockets, port)
 

@@ -83,7 +83,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
     except ConnectionError:
-        pass  # the other side has gone; closing tells the sender
+        pass  # the other side has gone; closing ends the stream
     writer.close()
 
 

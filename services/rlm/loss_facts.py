@@ -1,4 +1,4 @@
-"""Read from RLMM what tells lost offsets from deleted ones.
+"""Read from RLMM what distinguishes lost offsets from deleted ones.
 
 Each fact is read only if a pass finds that offsets are missing (losses.py).
 """

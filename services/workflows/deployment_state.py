@@ -299,7 +299,7 @@ def _put_settings(
     if is_settled and stored.revision:
         return False
     if apply:
-        # A lower delay than RLMM knows is put at once, as nobody could put it otherwise.
+        # A lower delay than RLMM knows is put at once, as it could not be put otherwise.
         kept, known = topic_config(topic.settings), stored.config
         now = kept.retention_change_delay_ms < known.retention_change_delay_ms
         rlmm.put_topic_config(topic.topic_id, topic.settings, stored.revision, _CONTEXT, now=now)

@@ -14,7 +14,7 @@ class DifferenceKind(StrEnum):
     ONLY_IN_BUCKET = "ONLY_IN_BUCKET"
     """A complete copy without metadata: it is imported."""
     NOT_FINISHED = "NOT_FINISHED"
-    """A complete copy in COPY_SEGMENT_STARTED that nobody copies now: it is finished."""
+    """A complete copy in COPY_SEGMENT_STARTED that no process copies now: it is finished."""
     SUPERSEDED = "SUPERSEDED"
     """A complete copy whose offsets a better copy has: it is left out."""
     DELETED = "DELETED"

@@ -1,6 +1,6 @@
 """Repair a segment that has lost indexes: copy it with whole ones, and let that copy be read.
 
-RSM rebuilds lost indexes as it serves them, each time anew. A repair makes that last: it streams
+RSM rebuilds lost indexes each time it serves them. A repair makes that last: it streams
 the log and the indexes that RSM serves into another copy under the same id, and ReplaceSegmentData
 lets the segment be read from there. The log's bytes move twice, once from the store and once into
 it. The objects of before stay for readers with an earlier look-up; reconciliation deletes them.
@@ -50,7 +50,7 @@ class Repaired:
 
     Attributes:
         done: the segment is read from a whole copy now.
-        text: what was made anew, or why nothing was.
+        text: what was rebuilt, or why nothing was.
     """
 
     segment_id: RemoteLogSegmentId
@@ -116,7 +116,7 @@ class SegmentRepair:
             data = self._data(segment, digests.log.whole, indexes)
             custom_metadata = self._rsm.copy_log_segment_data(segment, data)
         except (CorruptSegmentError, RemoteResourceNotFoundError) as e:
-            return False, f"it cannot be made anew: {e}"
+            return False, f"it cannot be rebuilt: {e}"
         failpoint("repair.copied")
         assert custom_metadata is not None  # RSM has returned some for the first copy.
         what = ", ".join(changed) or "no index; the manifest was another copy's"
@@ -139,7 +139,7 @@ class SegmentRepair:
     def _indexes(
         self, segment: RemoteLogSegmentMetadata, digests: CopyDigests
     ) -> tuple[dict[IndexType, bytes], Sequence[str]]:
-        """Read all index files; return them, and the names of those that were made anew."""
+        """Read all index files; return them, and the names of those that were rebuilt."""
         indexes: dict[IndexType, bytes] = {}
         changed: list[str] = []
         for kind in (kind for kind in IndexType if kind in digests.indexes):

@@ -39,7 +39,7 @@ from spark_jobs.sweeps.plan import Row, batches_of, partition_key, rows_in, segm
 FINDING, COUNTED, VERIFIED = "FINDING", "COUNTED", "VERIFIED"
 UNREAD, UNFINISHED = "UNREAD", "UNFINISHED"
 SHARDS = 256
-"""Shards by which findings are told apart."""
+"""Shards that distinguish findings."""
 
 _BATCH = 500
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -1,7 +1,7 @@
 """Compare the fields of JSON documents with those that were promised, in contract.json.
 
 `make docs` adds new fields to contract.json. It takes nothing away: a change that breaks the
-promise of docs/reference/json.md stays a failed test until somebody edits the file, for a major
+promise of docs/reference/json.md stays a failed test until a person edits the file, for a major
 version.
 """
 

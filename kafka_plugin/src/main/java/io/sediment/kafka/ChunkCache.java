@@ -44,7 +44,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
  *
  * <p>A reader that is interrupted leaves the fetch going on for the next one. A fetch that fails
  * fails the readers of the bytes that have not arrived, and is forgotten; chunks of the same request
- * that are complete stay. While a store or RSM stands still for 5 s, nobody joins its fetches:
+ * that are complete stay. While a store or RSM stands still for 5 s, no reader joins its fetches:
  * readers open streams of their own, which another RSM may answer. A disk, if there is one, is read
  * first and written behind; its failures cost a fetch and nothing else. Nothing outlives the process.
  * Thread-safe.

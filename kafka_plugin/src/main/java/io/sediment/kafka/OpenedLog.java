@@ -11,7 +11,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 
 /**
  * A log in the object store: its URL, for how long the URL is used, and the crc32c of each block.
- * Whoever has the URL can read the log: it belongs in no log line and no exception.
+ * Every holder of the URL can read the log: it belongs in no log line and no exception.
  */
 final class OpenedLog {
     private static final Set<String> PROTOCOLS = Set.of("http", "https");

@@ -17,7 +17,7 @@ import java.util.function.LongSupplier;
 /**
  * Limits how long one stream may make no progress: a long time until the server begins to serve it,
  * a short time from then on. RSM accepts more streams than it has threads and serves them in turn.
- * It sends its headers when a thread begins to serve a stream, which tells the two waits apart.
+ * It sends its headers when a thread begins to serve a stream, which distinguishes the two waits.
  */
 final class Patience implements ClientInterceptor {
     // Ten copies of a broker may wait behind six (RSM's defaults): of 1 GiB each they are through
