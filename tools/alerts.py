@@ -152,7 +152,7 @@ ALERTS = (
         "warning",
         10,
         "sum by (topic) (sediment_rlm_partitions_blocked) > 0",
-        "Partitions of {{ $labels.topic }} are not copied until somebody repairs something.",
+        "Partitions of {{ $labels.topic }} are not copied until something is repaired.",
         Example({'sediment_rlm_partitions_blocked{topic="orders"}': "1x30"}, {"topic": "orders"}),
     ),
     Alert(

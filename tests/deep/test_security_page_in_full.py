@@ -124,10 +124,10 @@ def addresses(host: Host, database_url: str) -> Iterator[Mapping[str, str]]:
         }
 
 
-def test_ten_lines_of_the_page_switch_everything_on(
+def test_twelve_lines_of_the_page_switch_everything_on(
     host: Host, addresses: Mapping[str, str]
 ) -> None:
-    assert len(commands("sediment policy check").splitlines()) == 10
+    assert len(commands("sediment policy check").splitlines()) == 12
     seen = host.do(commands("sediment topics list"), **addresses)
     assert seen.endswith("sediment_plaintext 0.0\n")
     # RLM reaches RSM and RLMM with its own certificate.

@@ -14,6 +14,7 @@ from hatch_build import ROOT
 
 DOCS = ROOT / "docs"
 OUTSIDE = {"index.md", "chart.md"}
+PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "helm" / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def pages(nav: Any) -> Iterator[str]:
@@ -35,10 +36,20 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 def test_the_readme_is_short_and_its_blocks_fit_a_laptop() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 120
-    blocks = re.findall(r"(?ms)^```.*?^```", text)
-    assert [line for block in blocks for line in block.splitlines() if len(line) > 72] == []
+    readme = ROOT / "README.md"
+    assert len(readme.read_text().splitlines()) <= 120
+    assert wider(readme, 72) == []
+
+
+def wider(page: Path, columns: int) -> list[str]:
+    """Return the lines of the page's blocks of code that are wider."""
+    blocks = re.findall(r"(?ms)^ *```.*?^ *```$", page.read_text())
+    return [line for block in blocks for line in block.splitlines() if len(line) > columns]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_of_code_are_100_columns_wide_at_most(page: Path) -> None:
+    assert wider(page, 100) == []
 
 
 def test_pages_show_tables_as_a_terminal_prints_them() -> None:
