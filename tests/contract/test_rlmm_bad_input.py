@@ -186,7 +186,7 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
             "ListEvents",
         )
     ),
-    ("ListRemoteLogSegments", added_to("states", 0), INVALID, "states: must be set to a known"),
+    ("ListRemoteLogSegments", added_to("states", 0), INVALID, "states[0]: must be set to a known"),
     ("ListRemoteLogSegments", put("deletes_for", 99), INVALID, "deletes_for: must be set to"),
     (
         "PutRemotePartitionDeleteMetadata",
@@ -260,7 +260,12 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
         INVALID,
         "partitions[2].topic_id_partition: must be set",
     ),
-    ("ListPartitions", added_to("delete_states", 99), INVALID, "delete_states: must be set to a"),
+    (
+        "ListPartitions",
+        added_to("delete_states", 99),
+        INVALID,
+        "delete_states[0]: must be set to",
+    ),
     (
         "PutTopicConfig",
         settings({"nonsense": "1"}),

@@ -155,7 +155,7 @@ BAD_REQUESTS: list[tuple[str, Any, str]] = [
     (
         "GetRemoteLogSegmentMetadataById",
         pb.GetRemoteLogSegmentMetadataByIdRequest(ids=[SOUND_ID]),
-        "topic_id_partition.topic_id: must be 22",
+        "topic_id_partition: must be set",
     ),
     (
         "GetRemoteLogSegmentMetadataById",
@@ -172,7 +172,7 @@ BAD_REQUESTS: list[tuple[str, Any, str]] = [
         of_partition(pb.GetRemoteLogSegmentMetadataByIdRequest, ids=[SOUND_ID] * 1001),
         "ids: must be 1 to 1000, are 1001",
     ),
-    ("GetEarliestLogOffset", pb.GetEarliestLogOffsetRequest(), "topic_id_partition.topic_id: "),
+    ("GetEarliestLogOffset", pb.GetEarliestLogOffsetRequest(), "topic_id_partition: must be"),
     ("GetPartitionRevisions", pb.GetPartitionRevisionsRequest(), "partitions: must be 1"),
     (
         "GetPartitionRevisions",

@@ -1,9 +1,10 @@
 """Compile converters between dataclasses of services.api and messages with fields of equal names.
 
 A field is converted by its annotation: a UUID to its text, an enum by the name of its value, a
-dataclass by its own converter, a tuple item by item, anything else as it is. None is an absent
-field: an `optional` one, a message, or an empty text or unspecified enum. Each pair of types is
-compiled once, when its module is imported, and fails there if their fields differ.
+dataclass by its own converter, a tuple item by item, anything else as it is. What may be an error
+is a Status, or a message of a result and an error. None is an absent field: an `optional` one, a
+message, or an empty text or unspecified enum. Each pair of types is compiled once, when its module
+is imported, and fails there if their fields differ.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,9 +20,10 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from services.api.errors import InvalidRequestError
+from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.validation import require, within
+from services.rpc.statuses import error_of, outcome_of, status_of, status_of_outcome
 
 D = TypeVar("D")
 E = TypeVar("E", bound=Enum)
@@ -31,6 +33,7 @@ V = TypeVar("V", bound=int)
 V_co = TypeVar("V_co", bound=int, covariant=True)
 Message_contra = TypeVar("Message_contra", contravariant=True)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_MESSAGES: dict[object, type[Message]] = {}
 
 
 class WireEnum(Protocol[V_co]):
@@ -148,14 +151,14 @@ def converters(
     writers: list[tuple[str, str, Callable[[Any], Any] | None]] = []
     readers: list[tuple[str, _Getter]] = []
     for name, each in ours_by_name.items():
-        hint, may_be_none = _without_none(hints[each.name])
-        value = _value_of(hint, known[name])
+        hint, may_be_none = without_none(hints[each.name])
+        value = value_of(hint, known[name])
         write = value.write
         if may_be_none and write is not None:
             write = _unless_none(write)
         writers.append((name, each.name, write))
         default = _default_of(each, may_be_none, unset)
-        readers.append((each.name, _getter(known[name], value, default)))
+        readers.append((each.name, getter_of(known[name], value, default)))
 
     def to_proto(value: D) -> M:
         given = {
@@ -168,12 +171,19 @@ def converters(
         return ours(**{name: read(message) for name, read in readers})
 
     register_message(ours, to_proto, from_proto)
+    _MESSAGES[ours] = wire
     return to_proto, from_proto
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
+def is_whole_message(hint: Any, wire: type[Message] | None = None) -> bool:
+    """Return whether `converters` was given a type, for this message if one is named."""
+    return hint in _MESSAGES and wire in (None, _MESSAGES[hint])
+
+
+def without_none(hint: Any) -> tuple[Any, bool]:
     """Return the type of a field, and whether it may be None."""
-    if get_origin(hint) is not UnionType or NoneType not in get_args(hint):
+    kinds = get_args(hint) if get_origin(hint) is UnionType else ()
+    if NoneType not in kinds or RemoteStorageError in kinds:
         return hint, False
     (inner,) = (each for each in get_args(hint) if each is not NoneType)
     return inner, True
@@ -183,11 +193,14 @@ def _unless_none(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else write(value)
 
 
-def _value_of(hint: Any, field: _Field) -> _Value:
+def value_of(hint: Any, field: _Field) -> _Value:
+    """Return how values of a type are written to a field and read from it."""
     if hint in _VALUES:
         return _VALUES[hint]
-    if get_origin(hint) in (tuple, Sequence):
-        return _of_items(_value_of(get_args(hint)[0], field))
+    if RemoteStorageError in get_args(hint):
+        return _of_outcome(hint, field)
+    if get_origin(hint) in (tuple, list, Sequence):
+        return _of_items(value_of(get_args(hint)[0], field))
     if get_origin(hint) is Mapping:
         return _Value(None, lambda entries, _: dict(entries))
     if is_dataclass(hint):
@@ -214,6 +227,27 @@ def _of_items(item: _Value) -> _Value:
     return _Value(lambda values: [write(value) for value in values], read_all)
 
 
+def _of_outcome(hint: Any, field: _Field) -> _Value:
+    """Return how the outcome of an item is written: an error, or None or a result."""
+    (ours,) = (each for each in get_args(hint) if each is not RemoteStorageError)
+    if ours is NoneType:
+        return _Value(status_of_outcome, lambda status, _: outcome_of(status), outcome_of)
+    wire: Any = GetMessageClass(field.message_type)
+    write, _, read = value_of(ours, field.message_type.fields_by_name["result"])
+    assert write is not None
+    assert read is not None
+
+    def to_proto(outcome: Any) -> Any:
+        if isinstance(outcome, RemoteStorageError):
+            return wire(error=status_of(outcome))
+        return wire(result=write(outcome))
+
+    def from_proto(message: Any) -> Any:
+        return read(message.result) if message.HasField("result") else error_of(message.error)
+
+    return _Value(to_proto, lambda message, _: from_proto(message), from_proto)
+
+
 def _default_of(each: "Field[Any]", may_be_none: bool, unset: Mapping[str, Enum]) -> Any:
     """Return the value of a field that is absent; MISSING if it must be set."""
     if may_be_none:
@@ -221,7 +255,8 @@ def _default_of(each: "Field[Any]", may_be_none: bool, unset: Mapping[str, Enum]
     return unset.get(each.name, each.default if is_dataclass(each.default) else MISSING)
 
 
-def _getter(field: _Field, value: _Value, default: Any) -> _Getter:
+def getter_of(field: _Field, value: _Value, default: Any) -> _Getter:
+    """Return what reads a field; an absent one is `default`, or is refused if that is MISSING."""
     name, read = field.name, value.read
 
     def get(message: Any) -> Any:

@@ -41,12 +41,10 @@ MAX_PARTITIONS_PER_CALL = 10_000
 leadership_to_proto, _leadership_from_proto = converters(
     PartitionLeadership, pb.PartitionLeadership
 )
-partition_page_to_proto, partition_page_from_proto = converters(
-    PartitionPage, pb.ListPartitionsResponse
-)
-gap_to_proto, gap_from_proto = converters(OffsetGap, pb.OffsetGap)
-hold_to_proto, hold_from_proto = converters(Hold, pb.Hold)
-hold_page_to_proto, hold_page_from_proto = converters(HoldPage, pb.ListHoldsResponse)
+converters(PartitionPage, pb.ListPartitionsResponse)
+converters(OffsetGap, pb.OffsetGap)
+converters(Hold, pb.Hold)
+converters(HoldPage, pb.ListHoldsResponse)
 report_to_proto, report_from_proto = converters(
     PartitionReport, pb.PartitionReport, names={"lineage": "leader_epochs"}
 )
@@ -60,12 +58,10 @@ watched_to_proto, watched_from_proto = converters(WatchedPartition, pb.WatchedPa
 converters(ChangedSegment, pb.ChangedSegment, names={"id": "segment_id"})
 converters(PartitionUpdate, pb.PartitionUpdate, names={"place": "index"})
 watch_update_to_proto, watch_update_from_proto = converters(WatchUpdate, pb.WatchPartitionsResponse)
-event_query_to_proto, event_query_from_proto = converters(
-    EventQuery, pb.ListEventsRequest, besides=["page_size", "page_token"]
-)
-event_page_to_proto, event_page_from_proto = converters(EventPage, pb.ListEventsResponse)
-topic_config_to_proto, topic_config_from_proto = converters(StoredTopicConfig, pb.TopicConfig)
-object_deletion_to_proto, object_deletion_from_proto = converters(ObjectDeletion, pb.ObjectDeletion)
+converters(EventQuery, pb.ListEventsRequest, besides=["page_size", "page_token"])
+converters(EventPage, pb.ListEventsResponse)
+converters(StoredTopicConfig, pb.TopicConfig)
+converters(ObjectDeletion, pb.ObjectDeletion)
 
 
 def leaderships_from_proto(
@@ -90,14 +86,6 @@ def _require_bounded(messages: Sequence[object], field: str) -> None:
     )
 
 
-def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateResponse:
-    return pb.GetPartitionStateResponse(state=_state_to_proto(state.value), revision=state.revision)
-
-
-def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[PartitionState]:
-    return AtRevision(_state_from_proto(message.state), message.revision)
-
-
 def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
     if isinstance(outcome, RemoteStorageError):
         return pb.ReportOutcome(error=status_of(outcome))
@@ -113,13 +101,13 @@ def report_outcome_from_proto(message: pb.ReportOutcome, report: PartitionReport
     return AtRevision(replace(state, report=report), message.result.revision)
 
 
-anomaly_to_proto, anomaly_from_proto = converters(
+_anomaly_to_proto, _anomaly_from_proto = converters(
     Anomaly, pb.Anomaly, besides=["first_seen_ms", "last_seen_ms", "times_seen", "run_id"]
 )
 
 
 def _recorded_to_proto(anomaly: RecordedAnomaly) -> pb.Anomaly:
-    message = anomaly_to_proto(anomaly.anomaly)
+    message = _anomaly_to_proto(anomaly.anomaly)
     message.first_seen_ms = anomaly.first_seen_ms
     message.last_seen_ms = anomaly.last_seen_ms
     message.times_seen = anomaly.times_seen
@@ -129,7 +117,7 @@ def _recorded_to_proto(anomaly: RecordedAnomaly) -> pb.Anomaly:
 
 def _recorded_from_proto(message: pb.Anomaly) -> RecordedAnomaly:
     return RecordedAnomaly(
-        anomaly=anomaly_from_proto(message),
+        anomaly=_anomaly_from_proto(message),
         first_seen_ms=message.first_seen_ms,
         last_seen_ms=message.last_seen_ms,
         times_seen=message.times_seen,
@@ -138,7 +126,5 @@ def _recorded_from_proto(message: pb.Anomaly) -> RecordedAnomaly:
 
 
 register_message(RecordedAnomaly, _recorded_to_proto, _recorded_from_proto)
-anomaly_query_to_proto, anomaly_query_from_proto = converters(
-    AnomalyQuery, pb.ListAnomaliesRequest, besides=["page_size", "page_token"]
-)
-anomaly_page_to_proto, anomaly_page_from_proto = converters(AnomalyPage, pb.ListAnomaliesResponse)
+converters(AnomalyQuery, pb.ListAnomaliesRequest, besides=["page_size", "page_token"])
+converters(AnomalyPage, pb.ListAnomaliesResponse)

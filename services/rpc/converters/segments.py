@@ -3,12 +3,9 @@ and runs of tools over them.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
-from uuid import UUID
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
-from services.api.ids import uuid_from_text
 from services.api.operations import (
     RecordedRun,
     RunCounts,
@@ -17,7 +14,6 @@ from services.api.operations import (
 )
 from services.api.remote_log_metadata_manager import KeptPage, SegmentPage, SegmentUpdate
 from services.api.segment_batches import (
-    AddOutcome,
     BinnedSegments,
     BinQuery,
     ImportedSegments,
@@ -29,11 +25,9 @@ from services.api.segment_batches import (
     SegmentLookup,
     SegmentScan,
 )
-from services.rpc.converters.fields import converters, items_from_proto
+from services.rpc.converters.fields import converters, register_message
 from services.rpc.converters.shared import (
     metadata_from_proto,
-    outcome_from_proto,
-    outcome_to_proto,
     partition_of,
     run_kind,
     run_outcome,
@@ -43,18 +37,13 @@ from services.rpc.converters.shared import (
 from services.rpc.statuses import error_of, status_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 
-Outcome = TypeVar("Outcome", pb.AddOutcome, pb.UpdateOutcome)
+FIELDS = {"additions": "adds", "segment_ids": "segments"}
+"""Fields of requests that have another name than the contract's parameter."""
 
-segment_page_to_proto, segment_page_from_proto = converters(
-    SegmentPage, pb.ListRemoteLogSegmentsResponse
-)
-kept_page_to_proto, kept_page_from_proto = converters(KeptPage, pb.ListKeptSegmentsResponse)
-addition_to_proto, addition_from_proto = converters(
-    SegmentAddition, pb.AddRemoteLogSegmentMetadataRequest
-)
-segment_update_to_proto, segment_update_from_proto = converters(
-    SegmentUpdate, pb.UpdateRemoteLogSegmentMetadataRequest
-)
+converters(SegmentPage, pb.ListRemoteLogSegmentsResponse)
+converters(KeptPage, pb.ListKeptSegmentsResponse)
+converters(SegmentAddition, pb.AddRemoteLogSegmentMetadataRequest)
+converters(SegmentUpdate, pb.UpdateRemoteLogSegmentMetadataRequest)
 scan_to_proto, scan_from_proto = converters(SegmentScan, pb.ScanRemoteLogSegmentsRequest)
 segment_batch_to_proto, segment_batch_from_proto = converters(
     SegmentBatch, pb.ScanRemoteLogSegmentsResponse
@@ -63,33 +52,9 @@ import_to_proto, import_from_proto = converters(SegmentImport, pb.ImportRemoteLo
 imported_to_proto, imported_from_proto = converters(
     ImportedSegments, pb.ImportRemoteLogSegmentsResponse, names={"repeated": "repeated_segments"}
 )
-bin_query_to_proto, bin_query_from_proto = converters(BinQuery, pb.BinRemoteLogSegmentsRequest)
+converters(BinQuery, pb.BinRemoteLogSegmentsRequest)
 converters(SegmentBin, pb.SegmentBin, names={"size_bytes": "size_in_bytes"})
-_binned_to_proto, _binned_from_proto = converters(
-    BinnedSegments, pb.BinRemoteLogSegmentsResponse, besides=["revision"]
-)
-
-
-def bins_to_proto(bins: AtRevision[BinnedSegments]) -> pb.BinRemoteLogSegmentsResponse:
-    message = _binned_to_proto(bins.value)
-    message.revision = bins.revision
-    return message
-
-
-def bins_from_proto(message: pb.BinRemoteLogSegmentsResponse) -> AtRevision[BinnedSegments]:
-    return AtRevision(_binned_from_proto(message), message.revision)
-
-
-def change_outcome_to_proto(outcome: AddOutcome, wire: type[Outcome]) -> Outcome:
-    if isinstance(outcome, RemoteStorageError):
-        return wire(error=status_of(outcome))
-    return wire(result=outcome_to_proto(outcome))
-
-
-def change_outcome_from_proto(message: pb.AddOutcome | pb.UpdateOutcome) -> AddOutcome:
-    if message.HasField("result"):
-        return outcome_from_proto(message.result)
-    return error_of(message.error)
+converters(BinnedSegments, pb.BinRemoteLogSegmentsResponse, besides=["revision"])
 
 
 # By hand, as RemoteLogSegmentMetadata: batches have a thousand look-ups.
@@ -132,32 +97,13 @@ def lookup_outcome_from_proto(message: pb.LookupOutcome) -> LookupOutcome:
     return AtRevision(found, result.revision)
 
 
-def ids_from_proto(ids: Sequence[str]) -> list[UUID]:
-    return [uuid_from_text(id, f"ids[{index}]") for index, id in enumerate(ids)]
+converters(ToolRun, pb.ReportToolRunRequest, besides=["counts"])
+converters(RunCounts, pb.RunCounts)
+_, _recorded_from_proto = converters(RecordedRun, pb.RecordedRun)
+_run_page_to_proto = converters(RunPage, pb.ListToolRunsResponse)[0]
 
 
-_run_to_proto, _run_from_proto = converters(ToolRun, pb.ReportToolRunRequest, besides=["counts"])
-_counts_to_proto, _counts_from_proto = converters(RunCounts, pb.RunCounts)
-_recorded_to_proto, _recorded_from_proto = converters(RecordedRun, pb.RecordedRun)
-
-
-def run_to_proto(run: ToolRun, counts: Sequence[RunCounts]) -> pb.ReportToolRunRequest:
-    message = _run_to_proto(run)
-    message.counts.extend(map(_counts_to_proto, counts))
-    return message
-
-
-def run_from_proto(message: pb.ReportToolRunRequest) -> tuple[ToolRun, tuple[RunCounts, ...]]:
-    counts = items_from_proto(message.counts, "counts", _counts_from_proto)
-    return _run_from_proto(message), counts
-
-
-def run_page_to_proto(page: RunPage) -> pb.ListToolRunsResponse:
-    runs = map(_recorded_to_proto, page.runs)
-    return pb.ListToolRunsResponse(runs=runs, next_page_token=page.next_page_token)
-
-
-def run_page_from_proto(message: pb.ListToolRunsResponse) -> RunPage:
+def _run_page_from_proto(message: pb.ListToolRunsResponse) -> RunPage:
     """Read a page; omit kinds and outcomes that only a later release knows."""
     runs = (
         _recorded_from_proto(each)
@@ -165,3 +111,6 @@ def run_page_from_proto(message: pb.ListToolRunsResponse) -> RunPage:
         if run_kind.knows(each.kind) and run_outcome.knows(each.outcome)
     )
     return RunPage(tuple(runs), message.next_page_token)
+
+
+register_message(RunPage, _run_page_to_proto, _run_page_from_proto)

@@ -37,6 +37,7 @@ from services.rpc.converters.partitions import (
     report_outcome_to_proto,
     report_to_proto,
 )
+from services.rpc.converters.rpcs import rpc_of
 from services.rpc.converters.shared import (
     metadata_from_proto,
     metadata_to_proto,
@@ -121,6 +122,18 @@ def test_a_malformed_segment_is_refused_by_path(damage: object, path: str) -> No
     damage(message)
     with pytest.raises(InvalidRequestError, match=f"^{path}"):
         metadata_from_proto(message)
+
+
+def reset_leader_epoch(manager: object, topic_id_partition: TopicIdPartition, epoch: int) -> None:
+    """Stand for a method of the contract of which a parameter is no field of the request."""
+
+
+def test_a_method_whose_parameters_are_not_those_of_its_request_is_refused() -> None:
+    service = metadata_pb.DESCRIPTOR.services_by_name["RemoteLogMetadataManager"]
+    with pytest.raises(TypeError, match="reset_leader_epoch: epoch is no field of Reset"):
+        rpc_of(service, reset_leader_epoch, {})
+    with pytest.raises(TypeError, match="reset_leader_epoch and ResetLeaderEpoch differ: "):
+        rpc_of(service, reset_leader_epoch, {"epoch": "leader_epoch"})
 
 
 def copy_messages() -> list[CopyRequest]:
