@@ -53,7 +53,7 @@ def console(
         "CONSOLE_RLM_ADDRESSES": addresses.rlm,
         "CONSOLE_RSM_ADDRESS": addresses.rsm,
     }
-    say("serving without TLS: every user of this machine sees what you may see; Ctrl-C stops it")
+    say("without TLS: every user of this machine sees what you may see; Ctrl-C stops it")
     sys.stdout.flush()
     command = [sys.executable, "-m", "services.console"]
     os.execve(sys.executable, command, {**others, **security.to_environment(), **settings})

@@ -79,10 +79,8 @@ def up(
         call.data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls, with_listener=listener
     ) as stack:
         if not tls:
-            say(
-                "serving plaintext: every user of this machine can read and delete what is stored; "
-                "`sediment up --tls` serves with certificates (docs/run/security.md)"
-            )
+            say("serving plaintext: every user of this machine can read and delete everything")
+            say("with certificates: `sediment up --tls` (docs/run/security.md)")
         if call.is_json:
             print_json(asdict(stack.endpoints))
         beside = "" if call.data_dir is None else f" --data-dir {call.data_dir}"

@@ -24,7 +24,12 @@ from demos.stage import link_log_dir, unlink_segments
 from services.api.remote_log_manager import PartitionDescription, RemoteLogManager, all_descriptions
 from services.cli.fetch import PrintedRecord, records
 from services.common.client_security import PLAINTEXT
-from services.local.data_directory import StackEndpoints, running_stack
+from services.local.data_directory import (
+    StackEndpoints,
+    read_credentials,
+    running_stack,
+    write_secret,
+)
 from services.local.stack import own_environment
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -59,6 +64,31 @@ class Up:
         done = self.run(*arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def environment(self, directory: Path) -> dict[str, str]:
+        """Return the variables of a person who has no other way to this deployment.
+
+        Args:
+            directory: for the file with the database's password.
+        """
+        at, secrets = self.endpoints, read_credentials(self.endpoints)
+        password = write_secret(directory / "password", secrets.database_password)
+        return {
+            "RLMM_DATABASE_URL": at.database_url,
+            "RLMM_DATABASE_PASSWORD_FILE": str(password),
+            "RSM_BACKEND": "s3",
+            "RSM_ENDPOINT": at.s3_endpoint.removeprefix("http://"),
+            "RSM_REGION": at.s3_region,
+            "RSM_BUCKET": at.s3_bucket,
+            "RSM_PREFIX": at.s3_prefix,
+            "RSM_DEPLOYMENT_ID": at.deployment_id,
+            "RSM_SECURE": "false",
+            "RSM_ACCESS_KEY": secrets.s3_access_key,
+            "RSM_SECRET_KEY": secrets.s3_secret_key,
+            "SEDIMENT_RSM": at.rsm,
+            "SEDIMENT_RLMM": at.rlmm,
+            "SEDIMENT_RLM": at.rlm,
+        }
 
     @contextmanager
     def rlm(self) -> Iterator[RemoteLogManager]:
@@ -130,9 +160,9 @@ def test_up_prints_all_addresses_and_pids(up: Up) -> None:
 
 def test_up_says_that_it_serves_plaintext(up: Up) -> None:
     assert up.process.stderr is not None
-    lines = [up.process.stderr.readline() for _ in range(5)]
+    lines = [up.process.stderr.readline() for _ in range(6)]
     assert lines[1].startswith("serving plaintext: every user of this machine can read and delete")
-    assert lines[2:] == [
+    assert lines[3:] == [
         f"Sediment is up on {up.data_dir}; Ctrl-C stops it\n",
         f"in another terminal: `sediment status --data-dir {up.data_dir}`\n",
         f"in a browser: `sediment console --data-dir {up.data_dir}`\n",

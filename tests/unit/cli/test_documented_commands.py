@@ -11,30 +11,21 @@ from hatch_build import ROOT
 from services.cli.command import Command, Group
 from services.cli.examples import EXAMPLES, examples_of
 from services.cli.main import app
+from tests.harness.pages import shown_commands
 from tools.commands_page import commands, commands_markdown
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 WIDE = {"COLUMNS": "400", "TERM": "dumb", "NO_COLOR": "1"}
 
 
-def _shown() -> list[str]:
-    """Return the lines of shell blocks that run `sediment`."""
-    lines = set()
-    for page in PAGES:
-        for block in BLOCK.findall(page.read_text()):
-            for line in block.replace("\\\n", " ").splitlines():
-                shown = re.search(r"(?:^|\$\()(?:\.venv/bin/)?sediment ((?:\$\(.*\)|[^#)])*)", line)
-                if shown:
-                    lines.add(shown[1].replace('"', "'").strip())
-    return sorted(lines)
+LINES = sorted({line for page in PAGES for line in shown_commands(page)})
 
 
 def test_the_documentation_shows_commands() -> None:
-    assert len(_shown()) > 40
+    assert len(LINES) > 100
 
 
-@pytest.mark.parametrize("line", _shown())
+@pytest.mark.parametrize("line", LINES)
 def test_a_documented_command_exists(line: str) -> None:
     words = shlex.split(line)
     named = dict(commands())
