@@ -149,6 +149,34 @@ def test_a_cluster_formatted_again_under_its_id_takes_nothing_from_the_tier(
     assert "RLMM knows 2 topics of cluster c that do not exist" in caplog.text
 
 
+def test_a_cluster_formatted_again_while_rlm_runs_takes_nothing_from_the_tier(
+    polled: Polled, caplog: pytest.LogCaptureFixture
+) -> None:
+    properties = polled.stack.log_dir / "meta.properties"
+    properties.write_text(f"{properties.read_text()}directory.id=first\n")
+    poll(polled.rlm)
+    gone(polled.files, polled.cluster)
+    properties.write_text(properties.read_text().replace("first", "second"))
+    new = replace(NAME, topic_id=uuid4())
+    polled.cluster.topics = {NAME.topic: elsewhere(new.topic_id)}
+    known_as_of(REGISTERED, polled.stack, new)
+    poll_over(polled.rlm, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: None, OLDER: None, new: None}
+    assert "RLMM knows 2 topics of cluster c that do not exist" in caplog.text
+
+
+def test_a_disk_that_was_replaced_hides_no_deletion(polled: Polled) -> None:
+    properties = polled.stack.log_dir / "meta.properties"
+    properties.write_text(f"{properties.read_text()}directory.id=first\n")
+    poll(polled.rlm)
+    gone(polled.files, polled.cluster)
+    properties.write_text(properties.read_text().replace("first", "second"))
+    poll_over(polled.rlm, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: None, OLDER: None}
+    poll_over(polled.rlm, polled.cluster)
+    assert delete_states(polled.stack) == {NAME: MARKED, OLDER: None}
+
+
 def test_a_mark_that_was_taken_back_is_not_made_again_by_a_restart(polled: Polled) -> None:
     gone(polled.files, polled.cluster)
     poll_over(polled.rlm, polled.cluster)

@@ -15,9 +15,9 @@ from tests.harness.eventually import eventually
 from tests.harness.faults import Direction, Stall
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import World
+from tests.kafka.constant_consumer import ConstantConsumer
 from tests.kafka.records import SeenRecord
 from tests.kafka.traffic import Acknowledged
-from tests.plugin.constant_consumer import ConstantConsumer
 from tests.plugin.deployment import served_calls
 from tests.plugin.replicated import NODES, ClusterDeployment, ReplicatedPartition
 from tests.plugin.seen import ISOLATION_LEVELS

@@ -9,7 +9,7 @@ from tests.harness.eventually import eventually
 from tests.harness.faults import Direction, Stall, Throttle
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import World
-from tests.plugin.constant_consumer import ConstantConsumer
+from tests.kafka.constant_consumer import ConstantConsumer
 from tests.plugin.deployment import tiering_broker
 from tests.plugin.jmx import read_jmx
 from tests.plugin.tiered_partition import DEADLINE_MS

@@ -18,8 +18,8 @@ from tests.harness.databases import Store
 from tests.harness.kafka_cluster import Assignments, KafkaCluster
 from tests.harness.proxy import TcpProxy
 from tests.harness.world import running_world
+from tests.kafka.constant_consumer import ConstantConsumer
 from tests.kafka.traffic import Traffic
-from tests.plugin.constant_consumer import ConstantConsumer
 from tests.plugin.replicated import CLUSTER_SETTINGS, NODES, ClusterDeployment
 from tests.plugin.scenes import (
     SEGMENT_BYTES,

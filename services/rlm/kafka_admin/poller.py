@@ -179,11 +179,17 @@ class ClusterPoller:
         self._rlmm = rlmm
         self._clock = clock
         self._applied = AppliedRoles(roles)
-        self._watched: dict[TopicName, Doubt | None] = {}
-        every_polls = RECALL_EVERY_POLLS if directories.are_none else None
-        self._recalled = RecalledTopics(rlmm, cluster.registered_id, every_polls=every_polls)
+        self._directory_ids = directories.directory_ids
+        self._watch_again()
         self._registered_by = "RLM_CLUSTER_ID" if directories.are_none else "RLM_LOG_DIRS"
         self._polled_logs = polled_logs
+
+    def _watch_again(self) -> None:
+        """Watch topics as after a start."""
+        self._watched: dict[TopicName, Doubt | None] = {}
+        every_polls = RECALL_EVERY_POLLS if self._directories.are_none else None
+        registered = self._cluster.registered_id
+        self._recalled = RecalledTopics(self._rlmm, registered, every_polls=every_polls)
         self._known_by_rlmm: set[TopicName] = set()
         """Watched topics that were this cluster's by RLMM alone."""
 
@@ -197,6 +203,7 @@ class ClusterPoller:
         """
         try:
             self._directories.scan()
+            self._notice_formatting()
             local = frozenset(self._directories.partitions)
             view = self._view(local)
         except BaseException:
@@ -213,6 +220,20 @@ class ClusterPoller:
         failures += [] if failures else self._report_logs(view)
         if failures:
             raise PassFailedError(failures[0])
+
+    def _notice_formatting(self) -> None:
+        """Forget what this process saw alive before a log directory was formatted.
+
+        A cluster that is formatted again under its id has none of its earlier topics, and the tier
+        may have the last copy: only RLMM's record decides then, as after a start.
+        """
+        before, self._directory_ids = self._directory_ids, self._directories.directory_ids
+        if before and self._directory_ids - before:
+            _log.warning(
+                "a log directory was formatted while RLM runs; topics that the cluster no longer "
+                "has count as deleted only if it has others that RLMM has known for as long"
+            )
+            self._watch_again()
 
     def _view(self, local: Collection[TopicIdPartition]) -> ClusterView:
         names = {name.topic for name in local} | {name.topic for name in self._applied.changes}

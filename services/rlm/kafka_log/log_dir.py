@@ -99,6 +99,7 @@ class LogDirs:
         skipped: partitions' folders that are not copied: how many, by the reason.
         fingerprints: of each folder in which a partition was found.
         high_watermarks: of each log directory.
+        directory_ids: of each meta.properties; brokers before Kafka 3.7 write none.
     """
 
     broker_id: int
@@ -107,6 +108,7 @@ class LogDirs:
     skipped: Counter[SkippedFolder] = field(default_factory=Counter)
     fingerprints: dict[Path, tuple[_Fingerprints, TopicIdPartition]] = field(default_factory=dict)
     high_watermarks: dict[Path, HighWatermarks] = field(default_factory=dict)
+    directory_ids: frozenset[str] = frozenset()
 
 
 def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> LogDirs:
@@ -135,7 +137,7 @@ def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> 
     _check_are_different(usable)
     broker_id = _broker_id(usable)
     before = before or LogDirs(broker_id)
-    found = LogDirs(broker_id, problems=problems)
+    found = LogDirs(broker_id, problems=problems, directory_ids=_directory_ids(usable))
     for log_dir in usable:
         known = before.high_watermarks.get(log_dir)
         found.high_watermarks[log_dir] = known or HighWatermarks(log_dir)
@@ -183,6 +185,15 @@ def _broker_id(log_dirs: Sequence[Path]) -> int:
             raise LogDirError(log_dir / META_PROPERTIES, "has neither node.id nor broker.id")
         ids.setdefault(broker_id, log_dir)
     return _only(ids, "brokers")
+
+
+def _directory_ids(log_dirs: Sequence[Path]) -> frozenset[str]:
+    """Read the ids that the directories got when they were formatted, as far as they have one."""
+    ids = set()
+    for log_dir in log_dirs:
+        with suppress(LogFileError):
+            ids.add(read_properties(log_dir).get("directory.id", ""))
+    return frozenset(ids - {""})
 
 
 def read_cluster_id(log_dirs: Sequence[Path]) -> str:
@@ -330,6 +341,10 @@ class LogDirectories:
     @property
     def partitions(self) -> Collection[TopicIdPartition]:
         return self._scanned.partitions
+
+    @property
+    def directory_ids(self) -> frozenset[str]:
+        return self._scanned.directory_ids
 
     def folder_of(self, name: TopicIdPartition) -> PartitionDir | None:
         return self._scanned.partitions.get(name)

@@ -25,23 +25,30 @@ class ConstantConsumer(Background):
         failures: a sentence for each wrong answer, the first few.
     """
 
-    def __init__(self, cluster: Cluster, name: TopicIdPartition, isolation_level: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: TopicIdPartition,
+        isolation_level: str,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
         super().__init__()
+        self._pause_s = pause_s
         self._cluster = cluster
-        self._name = name
-        self._isolation_level = isolation_level
+        self.name = name
+        self.isolation_level = isolation_level
         self.seen: dict[int, SeenRecord] = {}
         self.passes = 0
         self.failures: list[str] = []
 
     def __str__(self) -> str:
-        return f"{self._name.topic}-{self._name.partition} {self._isolation_level}"
+        return f"{self.name.topic}-{self.name.partition} {self.isolation_level}"
 
     def run(self) -> None:
-        start = TopicPartition(self._name.topic, self._name.partition, OFFSET_BEGINNING)
+        start = TopicPartition(self.name.topic, self.name.partition, OFFSET_BEGINNING)
         settings = {"auto.offset.reset": "error", "reconnect.backoff.max.ms": 200}
-        with closing(self._cluster.consumer(self._isolation_level, **settings)) as consumer:
-            while not self.wait(_PAUSE_S) and len(self.failures) < _SHOWN:
+        with closing(self._cluster.consumer(self.isolation_level, **settings)) as consumer:
+            while not self.wait(self._pause_s) and len(self.failures) < _SHOWN:
                 consumer.assign([start])
                 self._pass(consumer)
 
