@@ -1,8 +1,7 @@
 """Serve RemoteLogMetadataManager over gRPC: each method converts, makes one call and replies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import grpc
 
@@ -17,9 +16,8 @@ from services.rpc.converters.partitions import (
     watch_update_to_proto,
     watched_from_proto,
 )
-from services.rpc.converters.rpcs import rpc_of
+from services.rpc.converters.rpcs import served
 from services.rpc.converters.segments import (
-    FIELDS,
     import_from_proto,
     imported_to_proto,
     lookup_from_proto,
@@ -31,17 +29,6 @@ from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 Contract = RemoteLogMetadataManager
-SERVICE = pb.DESCRIPTOR.services_by_name["RemoteLogMetadataManager"]
-
-
-def _served(method: Callable[..., Any]) -> Any:
-    """Return the servicer's method for a method of the contract: one request, one response."""
-    rpc, name = rpc_of(SERVICE, method, FIELDS), method.__name__
-
-    def serve(servicer: "RemoteLogMetadataManagerServicer", request: Any, _: object) -> Any:
-        return rpc.response(getattr(servicer.manager, name)(**rpc.arguments(request)))
-
-    return serve
 
 
 class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer):
@@ -50,12 +37,12 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def __init__(self, manager: RemoteLogMetadataManager) -> None:
         self.manager = manager
 
-    AddRemoteLogSegmentMetadata = _served(Contract.add_remote_log_segment_metadata)
-    AddRemoteLogSegmentMetadataBatch = _served(Contract.add_remote_log_segment_metadata_batch)
-    UpdateRemoteLogSegmentMetadata = _served(Contract.update_remote_log_segment_metadata)
-    UpdateRemoteLogSegmentMetadataBatch = _served(Contract.update_remote_log_segment_metadata_batch)
-    RenewCopyLeases = _served(Contract.renew_copy_leases)
-    GetRemoteLogSegmentMetadata = _served(Contract.remote_log_segment_metadata)
+    AddRemoteLogSegmentMetadata = served(Contract.add_remote_log_segment_metadata)
+    AddRemoteLogSegmentMetadataBatch = served(Contract.add_remote_log_segment_metadata_batch)
+    UpdateRemoteLogSegmentMetadata = served(Contract.update_remote_log_segment_metadata)
+    UpdateRemoteLogSegmentMetadataBatch = served(Contract.update_remote_log_segment_metadata_batch)
+    RenewCopyLeases = served(Contract.renew_copy_leases)
+    GetRemoteLogSegmentMetadata = served(Contract.remote_log_segment_metadata)
 
     def GetRemoteLogSegmentMetadataBatch(
         self, request: pb.GetRemoteLogSegmentMetadataBatchRequest, context: grpc.ServicerContext
@@ -64,13 +51,13 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         outcomes = self.manager.remote_log_segment_metadata_batch(lookups)
         return lookup_outcomes_to_proto(outcomes)
 
-    GetRemoteLogSegmentMetadataById = _served(Contract.remote_log_segment_metadata_by_id)
-    GetNextSegmentWithTxnIndex = _served(Contract.next_segment_with_txn_index)
-    GetEarliestLogOffset = _served(Contract.earliest_log_offset)
-    GetHighestOffsetForEpoch = _served(Contract.highest_offset_for_epoch)
-    GetRemoteLogSize = _served(Contract.remote_log_size)
-    ListRemoteLogSegments = _served(Contract.list_remote_log_segments)
-    ListKeptSegments = _served(Contract.list_kept_segments)
+    GetRemoteLogSegmentMetadataById = served(Contract.remote_log_segment_metadata_by_id)
+    GetNextSegmentWithTxnIndex = served(Contract.next_segment_with_txn_index)
+    GetEarliestLogOffset = served(Contract.earliest_log_offset)
+    GetHighestOffsetForEpoch = served(Contract.highest_offset_for_epoch)
+    GetRemoteLogSize = served(Contract.remote_log_size)
+    ListRemoteLogSegments = served(Contract.list_remote_log_segments)
+    ListKeptSegments = served(Contract.list_kept_segments)
 
     def ScanRemoteLogSegments(
         self, request: pb.ScanRemoteLogSegmentsRequest, context: grpc.ServicerContext
@@ -78,7 +65,7 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         for batch in self.manager.scan_remote_log_segments(scan_from_proto(request)):
             yield segment_batch_to_proto(batch)
 
-    BinRemoteLogSegments = _served(Contract.bin_remote_log_segments)
+    BinRemoteLogSegments = served(Contract.bin_remote_log_segments)
 
     def ImportRemoteLogSegments(
         self,
@@ -117,11 +104,11 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             outcomes=[report_outcome_to_proto(outcome) for outcome in outcomes]
         )
 
-    RaiseLogStartOffset = _served(Contract.raise_log_start_offset)
-    PutRemotePartitionDeleteMetadata = _served(Contract.put_remote_partition_delete_metadata)
-    GetPartitionState = _served(Contract.partition_state)
-    ListPartitions = _served(Contract.list_partitions)
-    GetPartitionRevisions = _served(Contract.partition_revisions)
+    RaiseLogStartOffset = served(Contract.raise_log_start_offset)
+    PutRemotePartitionDeleteMetadata = served(Contract.put_remote_partition_delete_metadata)
+    GetPartitionState = served(Contract.partition_state)
+    ListPartitions = served(Contract.list_partitions)
+    GetPartitionRevisions = served(Contract.partition_revisions)
 
     def WatchPartitions(
         self, request: pb.WatchPartitionsRequest, context: grpc.ServicerContext
@@ -134,23 +121,23 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             for update in updates:
                 yield watch_update_to_proto(update)
 
-    ListEvents = _served(Contract.list_events)
-    IsReady = _served(Contract.is_ready)
-    RecordGap = _served(Contract.record_gap)
-    SetHold = _served(Contract.set_hold)
-    EndHold = _served(Contract.end_hold)
-    ListHolds = _served(Contract.list_holds)
-    ReplaceSegmentData = _served(Contract.replace_segment_data)
-    UndeletePartition = _served(Contract.undelete_partition)
-    ResetLeaderEpoch = _served(Contract.reset_leader_epoch)
-    GetTopicConfig = _served(Contract.topic_config)
-    PutTopicConfig = _served(Contract.put_topic_config)
-    ConfirmDeletions = _served(Contract.confirm_deletions)
-    ReportAnomalies = _served(Contract.report_anomalies)
-    ListAnomalies = _served(Contract.list_anomalies)
-    ReportToolRun = _served(Contract.report_tool_run)
-    ListToolRuns = _served(Contract.list_tool_runs)
-    RecordObjectDeletions = _served(Contract.record_object_deletions)
+    ListEvents = served(Contract.list_events)
+    IsReady = served(Contract.is_ready)
+    RecordGap = served(Contract.record_gap)
+    SetHold = served(Contract.set_hold)
+    EndHold = served(Contract.end_hold)
+    ListHolds = served(Contract.list_holds)
+    ReplaceSegmentData = served(Contract.replace_segment_data)
+    UndeletePartition = served(Contract.undelete_partition)
+    ResetLeaderEpoch = served(Contract.reset_leader_epoch)
+    GetTopicConfig = served(Contract.topic_config)
+    PutTopicConfig = served(Contract.put_topic_config)
+    ConfirmDeletions = served(Contract.confirm_deletions)
+    ReportAnomalies = served(Contract.report_anomalies)
+    ListAnomalies = served(Contract.list_anomalies)
+    ReportToolRun = served(Contract.report_tool_run)
+    ListToolRuns = served(Contract.list_tool_runs)
+    RecordObjectDeletions = served(Contract.record_object_deletions)
 
 
 def add_to_server(manager: RemoteLogMetadataManager, server: grpc.Server) -> None:

@@ -12,10 +12,11 @@ from services.api.segment_objects import (
     ObjectQuery,
     ObjectToDelete,
     SegmentObjectKind,
+    SegmentObjects,
     all_segment_objects,
 )
 from services.rpc.client.calls import call_once
-from services.rpc.converters import storage as convert
+from services.rpc.converters.rpcs import rpc_of
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.statuses import outcome_of
 from services.rsm.factory import build_manager
@@ -84,10 +85,8 @@ def test_silent_store_does_not_hide_the_deleted_objects(
         if each.name.kind is SegmentObjectKind.MANIFEST
     ]
     proxy.faults.add(BlackHole(), operation="HeadObject", times=None, skip=COPIES - 1)
-    request = pb.DeleteSegmentObjectsRequest(
-        objects=[convert.object_to_delete_to_proto(each) for each in manifests],
-        committed_copies=True,
-    )
+    rpc = rpc_of(SegmentObjects.delete_segment_objects)
+    request = rpc.request((manifests,), {"committed_copies": True})
     reply = call_once(stub.DeleteSegmentObjects, request, "rsm", DEADLINE_S)
     assert_tells_what_is_gone([outcome_of(each) for each in reply.outcomes])
     proxy.faults.clear()

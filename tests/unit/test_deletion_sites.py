@@ -123,13 +123,13 @@ _UPLOADS_OF_ONE = Proof(
 )
 
 PASSES_ON = {
-    Site(_CLIENT, f"RemoteStorageManagerClient.{ONE}", "DeleteLogSegmentData"): _OF_ONE,
-    Site(_CLIENT, f"RemoteStorageManagerClient.{BATCH}", "DeleteLogSegmentDataBatch"): _OF_MANY,
-    Site(_CLIENT, f"SegmentObjectsClient.{OBJECTS}", "DeleteSegmentObjects"): _OF_OBJECTS,
+    Site(_CLIENT, "RemoteStorageManagerClient", ONE): _OF_ONE,
+    Site(_CLIENT, "RemoteStorageManagerClient", BATCH): _OF_MANY,
+    Site(_CLIENT, "SegmentObjectsClient", OBJECTS): _OF_OBJECTS,
     Site(_CLIENT, f"SegmentObjectsClient.{UPLOADS}", "AbortMultipartUploads"): _OF_UPLOADS,
-    Site(_SERVICER, "RemoteStorageManagerServicer.DeleteLogSegmentData", ONE): _OF_ONE,
-    Site(_SERVICER, "RemoteStorageManagerServicer.DeleteLogSegmentDataBatch", BATCH): _OF_MANY,
-    Site(_SERVICER, "RemoteStorageManagerServicer.DeleteSegmentObjects", OBJECTS): _OF_OBJECTS,
+    Site(_SERVICER, "RemoteStorageManagerServicer", ONE): _OF_ONE,
+    Site(_SERVICER, "RemoteStorageManagerServicer", BATCH): _OF_MANY,
+    Site(_SERVICER, "RemoteStorageManagerServicer", OBJECTS): _OF_OBJECTS,
     Site(_SERVICER, "RemoteStorageManagerServicer.AbortMultipartUploads", UPLOADS): _OF_UPLOADS,
     Site(_READS, f"CacheInvalidatingStorage.{ONE}", ONE): _OF_ONE,
     Site(_READS, f"CacheInvalidatingStorage.{BATCH}", BATCH): _OF_MANY,
@@ -203,7 +203,7 @@ def _in_module(
         match node:
             case ast.Attribute(attr=name) if name in names:
                 yield Site(module, ".".join(inner), name)
-            case ast.Name(id=name) if name in EVERYWHERE:
+            case ast.Name(id=name, ctx=ast.Load()) if name in EVERYWHERE:
                 yield Site(module, ".".join(inner), name)
         yield from _in_module(module, node, names, inner)
 

@@ -1,7 +1,6 @@
 """RemoteLogMetadataManager over gRPC."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import grpc
 
@@ -23,20 +22,17 @@ from services.api.segment_batches import (
 from services.api.watches import WatchedPartition, WatchUpdate
 from services.rpc.client.calls import (
     UNARY_TIMEOUT_S,
-    call_once,
     call_stream,
     call_with_stream,
 )
 from services.rpc.client.channel import peer_of
+from services.rpc.client.contract import ContractClient, unary
 from services.rpc.converters import partitions as of_partitions
 from services.rpc.converters import segments as of_segments
-from services.rpc.converters.rpcs import rpc_of
 from services.rpc.converters.shared import topic_id_partition_to_proto as tp_to_proto
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Contract = RemoteLogMetadataManager
 
 BULK_TIMEOUT_S = 300.0
@@ -49,12 +45,6 @@ ATTEMPTS_PER_LEASE = 6
 
 SHORTEST_TIMEOUT_S = 1.0
 
-SERVICE = pb.DESCRIPTOR.services_by_name["RemoteLogMetadataManager"]
-
-
-def _always(_: Any) -> bool:
-    return True
-
 
 def _timeout_of_renewal_s(request: pb.RenewCopyLeasesRequest) -> float:
     """Leave time for another call before the leases end if this one hangs."""
@@ -62,48 +52,24 @@ def _timeout_of_renewal_s(request: pb.RenewCopyLeasesRequest) -> float:
     return min(timeout_s, UNARY_TIMEOUT_S)
 
 
-def _unary(
-    method: Callable[Concatenate[RemoteLogMetadataManager, P], R],
-    timeout_s: float | Callable[[Any], float] = UNARY_TIMEOUT_S,
-    *,
-    is_idempotent: Callable[[Any], bool] = _always,
-) -> Callable[Concatenate["RemoteLogMetadataManagerClient", P], R]:
-    """Return the client's method for a method of the contract: one request, one response.
-
-    Args:
-        timeout_s: of a call; or what returns it, for a request.
-        is_idempotent: whether a request may be sent again if its call was lost.
-    """
-    rpc = rpc_of(SERVICE, method, of_segments.FIELDS)
-
-    def call(client: "RemoteLogMetadataManagerClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        request = rpc.request(args, kwargs)
-        ends_s = timeout_s(request) if callable(timeout_s) else timeout_s
-        repeats = is_idempotent(request)
-        result: R = rpc.result(client.call(rpc.name, request, ends_s, is_idempotent=repeats))
-        return result
-
-    return call
-
-
-class RemoteLogMetadataManagerClient:
+class RemoteLogMetadataManagerClient(ContractClient):
     """Satisfy services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
-        self._stub = pb_grpc.RemoteLogMetadataManagerStub(channel)
-        self._peer = peer_of("rlmm", channel, peer)
+        stub = pb_grpc.RemoteLogMetadataManagerStub(channel)
+        super().__init__(stub, peer_of("rlmm", channel, peer))
 
-    add_remote_log_segment_metadata = _unary(Contract.add_remote_log_segment_metadata)
-    add_remote_log_segment_metadata_batch = _unary(
+    add_remote_log_segment_metadata = unary(Contract.add_remote_log_segment_metadata)
+    add_remote_log_segment_metadata_batch = unary(
         Contract.add_remote_log_segment_metadata_batch, BULK_TIMEOUT_S
     )
-    update_remote_log_segment_metadata = _unary(Contract.update_remote_log_segment_metadata)
-    update_remote_log_segment_metadata_batch = _unary(
+    update_remote_log_segment_metadata = unary(Contract.update_remote_log_segment_metadata)
+    update_remote_log_segment_metadata_batch = unary(
         Contract.update_remote_log_segment_metadata_batch, BULK_TIMEOUT_S
     )
 
-    renew_copy_leases = _unary(Contract.renew_copy_leases, _timeout_of_renewal_s)
-    remote_log_segment_metadata = _unary(Contract.remote_log_segment_metadata)
+    renew_copy_leases = unary(Contract.renew_copy_leases, _timeout_of_renewal_s)
+    remote_log_segment_metadata = unary(Contract.remote_log_segment_metadata)
 
     def remote_log_segment_metadata_batch(
         self, lookups: Sequence[SegmentLookup]
@@ -114,20 +80,20 @@ class RemoteLogMetadataManagerClient:
         reply = self.call("GetRemoteLogSegmentMetadataBatch", request, BULK_TIMEOUT_S)
         return [of_segments.lookup_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
-    remote_log_segment_metadata_by_id = _unary(Contract.remote_log_segment_metadata_by_id)
-    next_segment_with_txn_index = _unary(Contract.next_segment_with_txn_index)
-    earliest_log_offset = _unary(Contract.earliest_log_offset)
-    highest_offset_for_epoch = _unary(Contract.highest_offset_for_epoch)
-    remote_log_size = _unary(Contract.remote_log_size)
-    list_remote_log_segments = _unary(Contract.list_remote_log_segments)
-    list_kept_segments = _unary(Contract.list_kept_segments)
+    remote_log_segment_metadata_by_id = unary(Contract.remote_log_segment_metadata_by_id)
+    next_segment_with_txn_index = unary(Contract.next_segment_with_txn_index)
+    earliest_log_offset = unary(Contract.earliest_log_offset)
+    highest_offset_for_epoch = unary(Contract.highest_offset_for_epoch)
+    remote_log_size = unary(Contract.remote_log_size)
+    list_remote_log_segments = unary(Contract.list_remote_log_segments)
+    list_kept_segments = unary(Contract.list_kept_segments)
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
         method, request = self._stub.ScanRemoteLogSegments, of_segments.scan_to_proto(scan)
         for response in call_stream(method, request, self._peer, BULK_TIMEOUT_S):
             yield of_segments.segment_batch_from_proto(response)
 
-    bin_remote_log_segments = _unary(Contract.bin_remote_log_segments)
+    bin_remote_log_segments = unary(Contract.bin_remote_log_segments)
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         """Import segments; only the wait for each outcome has a timeout, BULK_TIMEOUT_S."""
@@ -137,8 +103,8 @@ class RemoteLogMetadataManagerClient:
             call_with_stream(method, messages, self._peer, BULK_TIMEOUT_S)
         )
 
-    on_partition_leadership_changes = _unary(Contract.on_partition_leadership_changes)
-    on_stop_partitions = _unary(Contract.on_stop_partitions)
+    on_partition_leadership_changes = unary(Contract.on_partition_leadership_changes)
+    on_stop_partitions = unary(Contract.on_stop_partitions)
 
     def report_partition_state(
         self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()
@@ -153,11 +119,11 @@ class RemoteLogMetadataManagerClient:
             of_partitions.report_outcome_from_proto(outcome, report) for outcome, report in pairs
         ]
 
-    raise_log_start_offset = _unary(Contract.raise_log_start_offset)
-    put_remote_partition_delete_metadata = _unary(Contract.put_remote_partition_delete_metadata)
-    partition_state = _unary(Contract.partition_state)
-    list_partitions = _unary(Contract.list_partitions)
-    partition_revisions = _unary(Contract.partition_revisions)
+    raise_log_start_offset = unary(Contract.raise_log_start_offset)
+    put_remote_partition_delete_metadata = unary(Contract.put_remote_partition_delete_metadata)
+    partition_state = unary(Contract.partition_state)
+    list_partitions = unary(Contract.list_partitions)
+    partition_revisions = unary(Contract.partition_revisions)
 
     def watch_partitions(
         self, partitions: Sequence[WatchedPartition]
@@ -170,7 +136,7 @@ class RemoteLogMetadataManagerClient:
         for response in updates:
             yield of_partitions.watch_update_from_proto(response)
 
-    list_events = _unary(Contract.list_events)
+    list_events = unary(Contract.list_events)
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         request = pb.IsReadyRequest(topic_id_partition=tp_to_proto(topic_id_partition))
@@ -179,42 +145,30 @@ class RemoteLogMetadataManagerClient:
         except RetriableRemoteStorageError:
             return False
 
-    record_gap = _unary(Contract.record_gap)
-    set_hold = _unary(Contract.set_hold)
-    end_hold = _unary(Contract.end_hold)
-    list_holds = _unary(Contract.list_holds)
-    replace_segment_data = _unary(Contract.replace_segment_data)
-    undelete_partition = _unary(Contract.undelete_partition)
-    reset_leader_epoch = _unary(Contract.reset_leader_epoch)
-    topic_config = _unary(Contract.topic_config)
-    put_topic_config = _unary(
+    record_gap = unary(Contract.record_gap)
+    set_hold = unary(Contract.set_hold)
+    end_hold = unary(Contract.end_hold)
+    list_holds = unary(Contract.list_holds)
+    replace_segment_data = unary(Contract.replace_segment_data)
+    undelete_partition = unary(Contract.undelete_partition)
+    reset_leader_epoch = unary(Contract.reset_leader_epoch)
+    topic_config = unary(Contract.topic_config)
+    put_topic_config = unary(
         Contract.put_topic_config,
         # A repeat would find the revision that the first attempt made.
         is_idempotent=lambda request: not request.HasField("expected_revision"),
     )
-    confirm_deletions = _unary(Contract.confirm_deletions)
-    report_anomalies = _unary(Contract.report_anomalies, BULK_TIMEOUT_S)
-    list_anomalies = _unary(Contract.list_anomalies)
-    report_tool_run = _unary(Contract.report_tool_run, BULK_TIMEOUT_S)
-    list_tool_runs = _unary(Contract.list_tool_runs)
-    record_object_deletions = _unary(
+    confirm_deletions = unary(Contract.confirm_deletions)
+    report_anomalies = unary(Contract.report_anomalies, BULK_TIMEOUT_S)
+    list_anomalies = unary(Contract.list_anomalies)
+    report_tool_run = unary(Contract.report_tool_run, BULK_TIMEOUT_S)
+    list_tool_runs = unary(Contract.list_tool_runs)
+    record_object_deletions = unary(
         Contract.record_object_deletions,
         BULK_TIMEOUT_S,
         # Without a request id, a repeat would record the deletions again.
         is_idempotent=lambda request: request.context.HasField("request_id"),
     )
-
-    def call(
-        self,
-        rpc: str,
-        request: object,
-        timeout_s: float = UNARY_TIMEOUT_S,
-        *,
-        is_idempotent: bool = True,
-    ) -> Any:
-        """Call an RPC by its name."""
-        method = getattr(self._stub, rpc)
-        return call_once(method, request, self._peer, timeout_s, is_idempotent=is_idempotent)
 
 
 def _conforms(client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManager:

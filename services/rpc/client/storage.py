@@ -6,29 +6,22 @@ from typing import Any
 import grpc
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import (
     IndexType,
     LogSegmentData,
-    OpenedLogSegment,
     RemoteStorageManager,
 )
 from services.api.segment_objects import (
-    CURRENT_LOCATION,
     ObjectLocation,
-    ObjectPage,
-    ObjectQuery,
-    ObjectToDelete,
     SegmentObjects,
-    StoredManifest,
-    UploadPage,
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rpc.client.calls import call_once, call_stream, call_with_stream
 from services.rpc.client.channel import peer_of
+from services.rpc.client.contract import ContractClient, unary
 from services.rpc.converters import storage as convert
 from services.rpc.converters.shared import index_type as index_types
-from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto
+from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.converters.storage import copy_to_proto
 from services.rpc.statuses import outcome_of, was_ended_by_proxy
 from services.rpc.wire import copying_method, fetching_method, request_to_wire
@@ -41,7 +34,7 @@ COPY_TIMEOUT_S = 180.0
 FETCH_TIMEOUT_S = 60.0
 
 
-class RemoteStorageManagerClient:
+class RemoteStorageManagerClient(ContractClient):
     """Implement RemoteStorageManager by calls to a server. Thread-safe."""
 
     def __init__(
@@ -58,10 +51,11 @@ class RemoteStorageManagerClient:
             copy_timeout_s: how long RSM may make no progress with a copy.
             fetch_timeout_s: how long RSM may send no data of a fetch.
         """
-        self._stub = pb_grpc.RemoteStorageManagerStub(channel)
+        stub = pb_grpc.RemoteStorageManagerStub(channel)
+        super().__init__(stub, peer_of("rsm", channel, peer))
+        self._fetch_index = stub.FetchIndex
         self._copy = copying_method(channel)
         self._fetch = fetching_method(channel)
-        self._peer = peer_of("rsm", channel, peer)
         self._copy_timeout_s = copy_timeout_s
         self._fetch_timeout_s = fetch_timeout_s
 
@@ -94,9 +88,7 @@ class RemoteStorageManagerClient:
         )
         yield from self._stream(self._fetch, request)
 
-    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
-        request = pb.OpenLogSegmentRequest(metadata=metadata_to_proto(metadata))
-        return convert.opened_from_proto(call_once(self._stub.OpenLogSegment, request, self._peer))
+    open_log_segment = unary(RemoteStorageManager.open_log_segment)
 
     def fetch_index(
         self,
@@ -110,28 +102,12 @@ class RemoteStorageManagerClient:
             index_type=index_types.to_proto(index_type),
             as_stored=as_stored,
         )
-        for response in self._stream(self._stub.FetchIndex, request):
+        for response in self._stream(self._fetch_index, request):
             yield response.data
 
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        request = pb.DeleteLogSegmentDataRequest(metadata=metadata_to_proto(metadata))
-        call_once(self._stub.DeleteLogSegmentData, request, self._peer)
-
-    def delete_log_segment_data_batch(
-        self, metadatas: Sequence[RemoteLogSegmentMetadata]
-    ) -> list[RemoteStorageError | None]:
-        request = pb.DeleteLogSegmentDataBatchRequest(
-            metadatas=[metadata_to_proto(metadata) for metadata in metadatas]
-        )
-        reply = call_once(self._stub.DeleteLogSegmentDataBatch, request, self._peer)
-        return [outcome_of(status) for status in reply.outcomes]
-
-    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
-        request = pb.FindPartitionObjectRequest(
-            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
-        )
-        reply = call_once(self._stub.FindPartitionObject, request, self._peer)
-        return reply.object_key if reply.HasField("object_key") else None
+    delete_log_segment_data = unary(RemoteStorageManager.delete_log_segment_data)
+    delete_log_segment_data_batch = unary(RemoteStorageManager.delete_log_segment_data_batch)
+    find_partition_object = unary(RemoteStorageManager.find_partition_object)
 
     def _stream(self, method: Callable[..., Any], request: object) -> Iterator[Any]:
         return call_stream(method, request, self._peer, self._fetch_timeout_s)
@@ -141,47 +117,17 @@ def _conforms(client: RemoteStorageManagerClient) -> RemoteStorageManager:
     return client
 
 
-class SegmentObjectsClient:
+class SegmentObjectsClient(ContractClient):
     """Implement SegmentObjects by calls to a server. Thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
-        self._stub = pb_grpc.RemoteStorageManagerStub(channel)
-        self._peer = peer_of("rsm", channel, peer)
+        stub = pb_grpc.RemoteStorageManagerStub(channel)
+        super().__init__(stub, peer_of("rsm", channel, peer))
 
-    def list_segment_objects(
-        self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
-    ) -> ObjectPage:
-        request = convert.object_query_to_proto(query)
-        request.page_size, request.page_token = page_size, page_token
-        return convert.object_page_from_proto(
-            call_once(self._stub.ListSegmentObjects, request, self._peer)
-        )
-
-    def list_multipart_uploads(
-        self, location_id: int = CURRENT_LOCATION, *, page_size: int = 0, page_token: str = ""
-    ) -> UploadPage:
-        request = pb.ListMultipartUploadsRequest(
-            location_id=location_id, page_size=page_size, page_token=page_token
-        )
-        return convert.upload_page_from_proto(
-            call_once(self._stub.ListMultipartUploads, request, self._peer)
-        )
-
-    def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
-        request = pb.ReadSegmentManifestRequest(location=convert.location_to_proto(location))
-        return convert.manifest_from_proto(
-            call_once(self._stub.ReadSegmentManifest, request, self._peer)
-        )
-
-    def delete_segment_objects(
-        self, objects: Sequence[ObjectToDelete], *, committed_copies: bool = False
-    ) -> list[RemoteStorageError | None]:
-        request = pb.DeleteSegmentObjectsRequest(
-            objects=[convert.object_to_delete_to_proto(each) for each in objects],
-            committed_copies=committed_copies,
-        )
-        reply = call_once(self._stub.DeleteSegmentObjects, request, self._peer)
-        return [outcome_of(status) for status in reply.outcomes]
+    list_segment_objects = unary(SegmentObjects.list_segment_objects)
+    list_multipart_uploads = unary(SegmentObjects.list_multipart_uploads)
+    read_segment_manifest = unary(SegmentObjects.read_segment_manifest)
+    delete_segment_objects = unary(SegmentObjects.delete_segment_objects)
 
     def abort_multipart_uploads(
         self, uploads: Sequence[tuple[ObjectLocation, str]]
@@ -195,14 +141,8 @@ class SegmentObjectsClient:
         reply = call_once(self._stub.AbortMultipartUploads, request, self._peer)
         return [outcome_of(status) for status in reply.outcomes]
 
-    def put_deployment_state(self, name: str, data: bytes) -> None:
-        request = pb.PutDeploymentStateRequest(name=name, data=data)
-        call_once(self._stub.PutDeploymentState, request, self._peer)
-
-    def deployment_state(self, name: str) -> bytes:
-        request = pb.GetDeploymentStateRequest(name=name)
-        data: bytes = call_once(self._stub.GetDeploymentState, request, self._peer).data
-        return data
+    put_deployment_state = unary(SegmentObjects.put_deployment_state)
+    deployment_state = unary(SegmentObjects.deployment_state)
 
 
 def _objects_conform(client: SegmentObjectsClient) -> SegmentObjects:

@@ -1,26 +1,33 @@
 """Compile an RPC from the method of the contract that it carries: arguments and results by name.
 
-A parameter is the field of the request that has its name. A dataclass without such a field, as the
-query of a list, is the request itself, as `converters` was given it. A result is the response, if
-`converters` was given that, or else its one field beside the revision of an AtRevision. What has
-other forms (streams, answers that their requests complete) is written by hand where it is called
-and where it is served.
+A parameter is the field of the request that has its name, or the request itself, if `converters`
+was given its type for that, as the query of a list. A result is the response, if `converters` was
+given that, or else its one field beside the revision of an AtRevision. What has other forms
+(streams, answers that their requests complete) is written by hand where it is called and where it
+is served.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from inspect import Parameter, signature
+from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 from typing import get_type_hints as type_hints_of
 
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from services.api.calls import AtRevision
 from services.rpc.converters.fields import getter_of, is_whole_message, value_of, without_none
+from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as rlmm_pb
+from tieredstorage.v1 import remote_storage_manager_pb2 as rsm_pb
+
+FIELDS = {"additions": "adds", "segment_ids": "segments", "requests": "partitions"}
+"""Fields of requests that have another name than the contract's parameter."""
 
 _REVISION = "revision"
 
@@ -41,27 +48,42 @@ class Rpc(NamedTuple):
     result: Callable[[Message], Any]
 
 
-def rpc_of(service: ServiceDescriptor, method: Callable[..., Any], names: Mapping[str, str]) -> Rpc:
-    """Compile the RPC of a method.
-
-    Args:
-        names: of fields of the request that have another name than the parameter.
-
-    Raises:
-        TypeError: the request has fields that are no parameters, or the other way around.
-    """
-    rpc = next(each for each in service.methods if _snake(each.name) == method.__name__)
-    return Rpc(rpc.name, *_arguments(rpc, method, names), *_result(rpc, method))
-
-
 def _snake(rpc: str) -> str:
     """Return the method of an RPC: GetPartitionState is partition_state."""
     return re.sub("(?<!^)(?=[A-Z])", "_", rpc).lower().removeprefix("get_")
 
 
-def _arguments(
-    rpc: MethodDescriptor, method: Callable[..., Any], names: Mapping[str, str]
-) -> tuple[Any, Any]:
+_RPCS = {
+    _snake(rpc.name): rpc
+    for file in (rsm_pb, rlmm_pb, rlm_pb)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for rpc in service.methods
+}
+
+
+def rpc_of(method: Callable[..., Any]) -> Rpc:
+    """Compile the RPC of a method of a contract.
+
+    Raises:
+        TypeError: the request has fields that are no parameters, or the other way around.
+    """
+    rpc = _RPCS[method.__name__]
+    return Rpc(rpc.name, *_arguments(rpc, method), *_result(rpc, method))
+
+
+def served(
+    method: Callable[..., Any], manager_of: Callable[[Any], Any] = attrgetter("manager")
+) -> Any:
+    """Return a servicer's method: it calls that of the contract on the servicer's manager."""
+    rpc, name = rpc_of(method), method.__name__
+
+    def serve(servicer: Any, request: Any, _: object) -> Any:
+        return rpc.response(getattr(manager_of(servicer), name)(**rpc.arguments(request)))
+
+    return serve
+
+
+def _arguments(rpc: MethodDescriptor, method: Callable[..., Any]) -> tuple[Any, Any]:
     wire, hints = GetMessageClass(rpc.input_type), type_hints_of(method)
     known = {field.name: field for field in rpc.input_type.fields}
     writers: dict[str, tuple[str, Callable[[Any], Any] | None]] = {}
@@ -69,9 +91,10 @@ def _arguments(
     whole: tuple[str, Any, Callable[[Any], Message]] | None = None
     _, *parameters = signature(method).parameters.values()
     for each in parameters:
-        name, (hint, may_be_none) = names.get(each.name, each.name), without_none(hints[each.name])
-        field = known.get(name)
-        if field is None and not is_whole_message(hint, wire):
+        name, (hint, may_be_none) = FIELDS.get(each.name, each.name), without_none(hints[each.name])
+        is_whole = is_whole_message(hint, wire)
+        field = None if is_whole else known.get(name)
+        if field is None and not is_whole:
             raise TypeError(f"{method.__name__}: {name} is no field of {wire.__name__}")
         value = value_of(hint, field)
         if field is None:

@@ -37,9 +37,6 @@ from services.rpc.converters.shared import (
 from services.rpc.statuses import error_of, status_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 
-FIELDS = {"additions": "adds", "segment_ids": "segments"}
-"""Fields of requests that have another name than the contract's parameter."""
-
 converters(SegmentPage, pb.ListRemoteLogSegmentsResponse)
 converters(KeptPage, pb.ListKeptSegmentsResponse)
 converters(SegmentAddition, pb.AddRemoteLogSegmentMetadataRequest)

@@ -125,17 +125,13 @@ def _index_from_proto(message: pb.IndexDigest) -> tuple[IndexType, FileDigest]:
 
 register(Mapping[IndexType, FileDigest], _indexes_to_proto, _indexes_from_proto)
 digests_to_proto, digests_from_proto = converters(CopyDigests, pb.CopyDigests)
-opened_to_proto, opened_from_proto = converters(OpenedLogSegment, pb.OpenLogSegmentResponse)
-manifest_to_proto, manifest_from_proto = converters(StoredManifest, pb.ReadSegmentManifestResponse)
-object_query_to_proto, object_query_from_proto = converters(
-    ObjectQuery, pb.ListSegmentObjectsRequest, besides=["page_size", "page_token"]
-)
-object_page_to_proto, object_page_from_proto = converters(ObjectPage, pb.ListSegmentObjectsResponse)
-upload_page_to_proto, upload_page_from_proto = converters(
-    UploadPage, pb.ListMultipartUploadsResponse
-)
+converters(OpenedLogSegment, pb.OpenLogSegmentResponse)
+converters(StoredManifest, pb.ReadSegmentManifestResponse)
+converters(ObjectQuery, pb.ListSegmentObjectsRequest, besides=["page_size", "page_token"])
+converters(ObjectPage, pb.ListSegmentObjectsResponse)
+converters(UploadPage, pb.ListMultipartUploadsResponse)
 location_to_proto, location_from_proto = converters(ObjectLocation, pb.ObjectLocation)
-object_to_delete_to_proto, object_to_delete_from_proto = converters(ObjectToDelete, pb.DoomedObject)
+converters(ObjectToDelete, pb.DoomedObject)
 
 
 def upload_to_delete_from_proto(message: pb.MultipartUpload) -> tuple[ObjectLocation, str]:
