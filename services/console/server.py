@@ -81,13 +81,12 @@ def http_server(
     return uvicorn.Server(config)
 
 
-def run(server: uvicorn.Server, bound: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT, then end active requests and return."""
+def end_by_signals(server: uvicorn.Server) -> None:
+    """Let SIGTERM and SIGINT end active requests, and then the server, from now on."""
     # uvicorn raises the signal again when it has ended; that is a normal end here. A signal that
     # comes before uvicorn listens to it ends the server as soon as it has begun.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-    asyncio.run(server.serve(sockets=[bound]))
 
 
 def _context_factory(tls: ReloadedTls) -> Callable[..., ssl.SSLContext]:

@@ -1,5 +1,6 @@
 """Build the console of its settings and serve it."""
 
+import asyncio
 from collections.abc import Callable
 
 from services.api.errors import InvalidRequestError
@@ -8,7 +9,7 @@ from services.common.console_settings import ConsoleSettings
 from services.common.reloaded_file import FileError
 from services.common.threads import end_process_with_threads
 from services.console.app import create_app
-from services.console.server import http_server, listening_socket, run, url_of
+from services.console.server import end_by_signals, http_server, listening_socket, url_of
 from services.console.tier import connected_tier
 from services.local.installation import CHART_LIBRARY, how_to_install
 from services.rpc.server.policy import policy_file
@@ -51,8 +52,9 @@ def serve_console(
     try:
         with connected_tier(addresses, security_for) as tier:
             server = http_server(create_app(tier, policy), tls)
+            end_by_signals(server)
             with listening_socket(settings.listen_address) as bound:
                 report_url(url_of(bound, has_tls=tls is not None))
-                run(server, bound)
+                asyncio.run(server.serve(sockets=[bound]))
     except InvalidRequestError as e:
         raise SystemExit(str(e)) from e

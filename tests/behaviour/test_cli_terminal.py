@@ -25,10 +25,9 @@ from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
 from tests.harness.sediment_command import sediment
 from tests.harness.served import ServedRsm, served_rlm
+from tests.harness.terminals import COLUMNS, FRAMES
 from tests.harness.world import linked_log
 
-COLUMNS = 80
-FRAMES = "│┃─━\x1b"
 CLEAR = "\x1b[H\x1b[J"
 # Tests are named after them: they are the same in every process of a run.
 TP = TopicIdPartition(UUID(int=0xA << 124), "customer.orders.completed.by-region.v2", 0)
@@ -82,7 +81,7 @@ COMMANDS_RUN = {
 AS_LONG_AS_THEY_ARE = "fetch clicks"
 """A line for each record, as long as its value."""
 WITHOUT_END = {"up", "console"}
-"""They run until Ctrl-C."""
+"""They run until Ctrl-C: tests/deep/test_up_in_a_terminal.py and tests/console."""
 
 DRIVER = """
 import shlex, sys

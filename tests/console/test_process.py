@@ -18,9 +18,10 @@ from services.api.roles import Role
 from services.local.stack import own_environment
 from tests.console.history import Shown
 from tests.harness.local_servers import DatabaseServer
-from tests.harness.processes import serving_rlmm
+from tests.harness.processes import RlmmProcess, serving_rlmm
 from tests.harness.secured import Deployment, spiffe
 from tests.harness.small_limits import no_further_threads
+from tests.harness.terminals import assert_few_and_short, lines_until, running_until_ctrl_c
 
 _URL = re.compile(r"https?://127\.0\.0\.1:\d+/")
 
@@ -57,16 +58,27 @@ def running(command: list[str], environment: Mapping[str, str]) -> Iterator[str]
         assert process.wait(60) == 0, process.stdout.read()
 
 
-def test_the_command_serves_this_machine_and_ends_when_told(
-    postgres: DatabaseServer, migrated_database: str
-) -> None:
+@pytest.fixture(scope="module")
+def rlmm(postgres: DatabaseServer, migrated_database: str) -> Iterator[RlmmProcess]:
     database_url = postgres.create_database("console-command", template=migrated_database)
+    with serving_rlmm(database_url) as made:
+        yield made
+
+
+def test_the_command_serves_this_machine_and_ends_when_told(rlmm: RlmmProcess) -> None:
     with (
-        serving_rlmm(database_url) as rlmm,
         running(["services.cli", "console", "--rlmm", rlmm.address], {}) as url,
         urllib.request.urlopen(f"{url}api/topics") as answer,
     ):
         assert (answer.status, b'"total":0' in answer.read()) == (200, True)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "pipe"])
+def test_the_command_prints_few_short_lines(rlmm: RlmmProcess, *, is_terminal: bool) -> None:
+    command = ("console", "--rlmm", rlmm.address)
+    with running_until_ctrl_c(*command, is_terminal=is_terminal) as lines:
+        printed = lines_until("http://127.0.0.1:", lines)
+    assert_few_and_short(printed)
 
 
 def test_the_service_serves_tls_by_its_settings(shown: Shown, tmp_path: Path) -> None:
