@@ -6,6 +6,7 @@ from enum import Enum
 from functools import partial
 from typing import Protocol
 
+from services.api.endpoints import RlmEndpoint
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
@@ -399,6 +400,7 @@ class PartitionDescription:
         problems: causes that stop copying, losses, and repairs; the first twenty, and one that
             counts the others.
         role: of this broker; None if it has none.
+        reader_id: the broker whose RLM readers should call; None if it may be any.
     """
 
     topic_id_partition: TopicIdPartition
@@ -417,6 +419,7 @@ class PartitionDescription:
     remote_size_bytes: int
     problems: tuple[Problem, ...] = ()
     role: PartitionRole | None = None
+    reader_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,11 +430,13 @@ class DescribePage:
         log_dir_problems: folders and files that belong to no partition that can be copied, the
             same on every page; bounded like a partition's. None with a filter by topic, because
             their paths name folders of any topic.
+        rlms: the live ones of the broker's cluster.
     """
 
     partitions: tuple[PartitionDescription, ...]
     next_page_token: str
     log_dir_problems: tuple[Problem, ...] = ()
+    rlms: tuple[RlmEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

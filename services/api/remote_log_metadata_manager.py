@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.endpoints import RlmEndpoint
 from services.api.errors import RemoteStorageError
 from services.api.holds import Hold, HoldPage
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -507,6 +508,25 @@ class RemoteLogMetadataManager(Protocol):
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         """Register that the broker no longer has these replicas. Changes no metadata."""
+        ...
+
+    def announce_endpoint(
+        self, endpoint: RlmEndpoint, instance_id: UUID, lease_ms: int
+    ) -> list[RlmEndpoint]:
+        """Announce where an RLM is reached; return the live ones of its cluster, by broker id.
+
+        One of each broker: the one that was announced last.
+
+        Args:
+            instance_id: of the process.
+            lease_ms: it lives from now on so long, by the database's clock, if it is not announced
+                again; 0: it stops.
+
+        Raises:
+            ConcurrentUpdateError: another process has announced an RLM of this log directory, and
+                its lease lasts; names its address.
+            InvalidRequestError: a field is out of bounds.
+        """
         ...
 
     def report_partition_state(

@@ -212,6 +212,8 @@ _RLMM: dict[str, Rule] = {
     "IsReady": Rule(ANY_ROLE, Topics.NONE),
     "OnPartitionLeadershipChanges": _of_partitions(_S),
     "OnStopPartitions": _of_partitions(_S),
+    # Of a process, not of topics.
+    "AnnounceEndpoint": Rule(_roles(_S), Topics.NONE),
     "ListPartitions": Rule(ANY_ROLE, Topics.FILTER, filter="topic"),
     "GetPartitionRevisions": _of_partitions(_R, _S, _D),
     "WatchPartitions": _of_partitions(_R, _S, _D),

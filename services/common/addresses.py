@@ -1,6 +1,7 @@
 """Parse the addresses of servers: HOST:PORT, and the targets of gRPC, which may name several."""
 
 import re
+import socket
 from ipaddress import ip_address
 
 from services.api.errors import InvalidRequestError
@@ -30,6 +31,17 @@ def split_address(address: str) -> tuple[str, int]:
     """Return the host of an address, without brackets, and its port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def joined_address(host: str, port: int) -> str:
+    """Return HOST:PORT, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable(address: str) -> str:
+    """Return the address at which others reach a server, with this machine's name for 0.0.0.0."""
+    host, port = split_address(address)
+    return joined_address(socket.gethostname(), port) if host in ("0.0.0.0", "::") else address
 
 
 def each_address(targets: str) -> list[str]:

@@ -7,7 +7,7 @@ import grpc
 from prometheus_client import REGISTRY
 
 from services.api.errors import InvalidRequestError
-from services.common.addresses import split_address
+from services.common.addresses import reachable, split_address
 from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.common.fair_queue import QuotaLimit
 from services.common.log import configure_logging
@@ -75,7 +75,16 @@ def main() -> None:
 
         name = "tieredstorage.v1.RemoteLogManager"
         service = Service(
-            "rlm", name, partial(add_to_server, manager), _always_ready, stop, end_watches=end_waits
+            "rlm",
+            name,
+            partial(add_to_server, manager),
+            _always_ready,
+            stop,
+            end_watches=end_waits,
+            listens=lambda address: manager.announce(
+                settings.advertised_address or reachable(address),
+                reachable(listener.advertised) if listener else None,
+            ),
         )
         serve(service, settings)
 
@@ -114,6 +123,7 @@ def _consumer_listener(
                 settings.consumer_fetch_max_bytes,
                 settings.consumer_idle_timeout_ms / 1000,
             ),
+            manager.readers,
         )
     except FileError as e:
         raise SystemExit(f"cannot start: {e}") from e

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 
 from services.common import tracing
 from services.common.retry import Backoff
+from services.rlm.partition_readers import LEASE_MS
 from services.rlm.scheduler import Scheduler
 
 FIRST_RETRY_S = 0.5
@@ -14,6 +15,8 @@ _POLICIES_INTERVAL_S = 1.0
 """The interval at which policies of new topics are read; it costs nothing without new topics."""
 
 _REMOVER_THREADS = 2
+
+_RENEWED_EVERY_S = LEASE_MS / 3_000
 
 
 def new_scheduler(backoff: Backoff, clock: Callable[[], float]) -> Scheduler:
@@ -51,6 +54,7 @@ class Lanes:
         self.removal = lane("remover", _REMOVER_THREADS, remover_interval_s)
         self.poll = lane("poller", 1, interval_s)
         self.policies = lane("policies", 1, min(_POLICIES_INTERVAL_S, interval_s))
+        self.announcements = lane("announcements", 1, _RENEWED_EVERY_S)
         self.scan = lane("scan", 1, interval_s)
         self.revisions = lane("revisions", 1, interval_s)
         self.index_cache = lane("index-cache", 1, interval_s)

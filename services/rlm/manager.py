@@ -4,9 +4,10 @@
     (roles/partition_roles.py, tasks.py, lanes.py; the poller is a source of its
     own: kafka_admin/poller.py)
 
-Besides the tasks of partitions, the process has six tasks: scan the log directories, report the led
-partitions, follow the revisions of all partitions, remove deleted partitions, maintain the files of
-the index cache, and, with the poller, read cleanup policies.
+Besides the tasks of partitions, the process has seven tasks: scan the log directories, report the
+led partitions, follow the revisions of all partitions, remove deleted partitions, maintain the
+files of the index cache, announce where this RLM is reached, and, with the poller, read cleanup
+policies.
 """
 
 import logging
@@ -60,10 +61,11 @@ from services.rlm.describe import PageDescriber, at_most, copy_lag_of, page_of, 
 from services.rlm.fetch.reads import LogSource, ReadLimits, Reads
 from services.rlm.kafka_admin.polled_logs import PolledLogs
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
-from services.rlm.kafka_log.log_dir import LogDirectories
+from services.rlm.kafka_log.log_dir import LogDirectories, read_identity
 from services.rlm.lanes import FIRST_RETRY_S, Lanes, new_scheduler
 from services.rlm.metrics import MAX_TOPICS, TopicCounts
 from services.rlm.partition import Partition, ServedPartition, new_partition
+from services.rlm.partition_readers import Readers
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.snapshot import MAX_SEGMENTS
@@ -161,6 +163,8 @@ class BrokerRemoteLogManager:
         self._rsm = rsm = self._reads.storage
         # Twice the interval, to tolerate one late poll, or a watch that ended.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
+        identity = read_identity(log_dirs, broker_id)
+        self.readers = Readers(rlmm, identity, cluster.admin if cluster else None, clock)
         self._policies: Policies = CleanedLogs(log_dirs)
         if cluster is not None:
             self._policies = CleanupPolicies(cluster.admin, cluster.registered_id, clock)
@@ -262,8 +266,14 @@ class BrokerRemoteLogManager:
         self._revisions.start()
         self.scheduler.start()
 
+    def announce(self, address: str, listener: str | None) -> None:
+        """Announce where readers reach this RLM, until it stops."""
+        self.readers.serve_at(address, listener)
+        self.lanes.announcements.schedule("announcement of this RLM", self.readers.renew)
+
     def end_waits(self) -> None:
         """Let fetches that wait for records answer now, and later ones at once."""
+        self.readers.withdraw()
         self._reads.end_waits()
 
     def stop(self, grace_s: float) -> None:
@@ -341,6 +351,15 @@ class BrokerRemoteLogManager:
         chosen = [p for p in partitions if not topics or p.topic_id_partition.topic in topics]
         page, others_follow = page_of(chosen, page_size, page_token)
         described, done = describer.page(page)
+        rlms = self.readers.live
+        nodes = {self.broker_id, *(each.broker_id for each in rlms)}
+        leaders = self.readers.leaders((each.topic_id_partition for each in described), nodes)
+        with_readers = (
+            replace(each, reader_id=leaders[each.topic_id_partition].node_id)
+            if each.topic_id_partition in leaders
+            else each
+            for each in described
+        )
         token = ""
         if others_follow or done < len(page):
             token = token_after(page[done - 1].topic_id_partition)
@@ -349,7 +368,7 @@ class BrokerRemoteLogManager:
         if describer.unavailable is not None:
             text = f"cannot list partitions that only the tier has: {describer.unavailable}"
             problems.insert(0, Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
-        return DescribePage(tuple(described), token, at_most(problems))
+        return DescribePage(tuple(with_readers), token, at_most(problems), rlms)
 
     def served_partitions(self, topic: str = "") -> list[ServedPartition]:
         here = [p for p in self._roles.partitions() if p.role.local is not None]

@@ -38,6 +38,11 @@ class RlmSettings(ServiceSettings):
         description="The broker's log directories, separated by commas (Kafka: log.dirs). RLM "
         "only reads them. If empty, RLM serves only what is in the tier.",
     )
+    advertised_address: Address | None = Field(
+        default=None,
+        description="Address that readers reach this RLM's gRPC at, HOST:PORT, which it announces "
+        "in RLMM. Default: RLM_LISTEN_ADDRESS, with this machine's name for 0.0.0.0.",
+    )
     consumer_listen_address: Address | None = Field(
         default=None,
         description="Address to serve Kafka's own protocol on, read-only, to ordinary consumers, "

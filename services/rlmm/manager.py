@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import Engine
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.endpoints import RlmEndpoint, require_endpoint
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.holds import Hold, HoldPage
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -69,6 +70,7 @@ from services.api.validation import require, require_count, require_int32, requi
 from services.api.watches import WatchedPartition, WatchUpdate
 from services.rlmm.changes import (
     audit,
+    endpoints,
     gaps,
     holds,
     leases,
@@ -272,6 +274,12 @@ class SqlRemoteLogMetadataManager:
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         """Check the arguments only, because RLMM keeps no state for a broker's replica."""
         require_int32(broker_id, "broker_id", at_least=-1)
+
+    def announce_endpoint(
+        self, endpoint: RlmEndpoint, instance_id: UUID, lease_ms: int
+    ) -> list[RlmEndpoint]:
+        require_endpoint(endpoint, lease_ms)
+        return self._transactions.change(endpoints.announce, endpoint, instance_id, lease_ms)
 
     def report_partition_state(
         self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()

@@ -93,6 +93,8 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         self.manager.on_stop_partitions(partitions, request.broker_id)
         return pb.OnStopPartitionsResponse()
 
+    AnnounceEndpoint = served(Contract.announce_endpoint)
+
     def ReportPartitionState(
         self, request: pb.ReportPartitionStateRequest, context: grpc.ServicerContext
     ) -> pb.ReportPartitionStateResponse:

@@ -28,12 +28,13 @@ from services.common.fair_queue import QuotaLimit
 from services.records import decode
 from services.rlm.consumers.answers import Answers
 from services.rlm.consumers.catalog import Catalog
-from services.rlm.consumers.cluster import Node, OneReader
+from services.rlm.consumers.cluster import Node, ReaderCluster
 from services.rlm.fetch.chunk_cache import MIB
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.client import connected
 from services.rlm.kafka_admin.security import KafkaSecurity
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.partition_readers import Readers
 from services.rpc.server.sockets import SocketAccess
 from tests.harness.broker_answers import broker_answers
 from tests.harness.committed_reads import batches_in, committed_in
@@ -300,7 +301,7 @@ class Fetched(Wrapper[BrokerRemoteLogManager]):
 
 
 def test_a_partition_that_is_named_twice_has_its_records_once(rlm: BrokerRemoteLogManager) -> None:
-    answers = Answers(rlm, OneReader(Node(NODE_ID, "host", 1)), lambda *_: True, 1)
+    answers = Answers(rlm, ReaderCluster(Node(NODE_ID, "host", 1), Readers()), lambda *_: True, 1)
     data = framed(fetch_of(PAYMENTS.topic_id, 0, (0, 0, 0)))[4:]
     answer = b"".join(answers.answer(FETCH, 13, data))
     (topic,) = FetchResponse.decode(answer[4:], version=13, header=True).responses
@@ -313,7 +314,7 @@ def test_partitions_beyond_the_most_of_one_fetch_get_their_turn(
     rlm: BrokerRemoteLogManager,
 ) -> None:
     asked: Any = Fetched(rlm)
-    answers = Answers(asked, OneReader(Node(NODE_ID, "host", 1)), lambda *_: True, 1)
+    answers = Answers(asked, ReaderCluster(Node(NODE_ID, "host", 1), Readers()), lambda *_: True, 1)
     everything = set(range(MAX_FETCH_PARTITIONS + 1))
     data = framed(fetch_of(PAYMENTS.topic_id, 0, everything))[4:]
     for _ in range(2):

@@ -28,8 +28,9 @@ from kafka.protocol.metadata import (
 
 from services.api.offset_queries import MAX_OFFSET_QUERIES, EpochAnswer, EpochQuery
 from services.rlm.consumers.answers import Answers
-from services.rlm.consumers.cluster import Node, OneReader
+from services.rlm.consumers.cluster import Node, ReaderCluster
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.partition_readers import Readers
 from tests.harness.doors import NODE_ID, fetch_of, framed
 from tests.harness.ship_stack import Stack
 from tests.harness.wrapper import Wrapper
@@ -69,7 +70,7 @@ def answers(stack: Stack) -> Answers:
 
 
 def answers_of(rlm: BrokerRemoteLogManager) -> Answers:
-    return Answers(rlm, OneReader(Node(NODE_ID, "host", 1)), lambda *_: True, 2**20)
+    return Answers(rlm, ReaderCluster(Node(NODE_ID, "host", 1), Readers()), lambda *_: True, 2**20)
 
 
 def request_of(api_key: int) -> Any:

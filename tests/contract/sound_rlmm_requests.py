@@ -168,6 +168,13 @@ def sound_requests() -> dict[str, Message]:
         ),
         "OnPartitionLeadershipChanges": leadership(),
         "OnStopPartitions": pb.OnStopPartitionsRequest(partitions=[tp_message()], broker_id=1),
+        "AnnounceEndpoint": pb.AnnounceEndpointRequest(
+            endpoint=segment_pb.RlmEndpoint(
+                cluster_id="c", directory_id="d", broker_id=1, address="host:1", listener="host:2"
+            ),
+            instance_id=uuid_to_text(KNOWN.id),
+            lease_ms=1,
+        ),
         "ListKeptSegments": pb.ListKeptSegmentsRequest(),
         "ListPartitions": pb.ListPartitionsRequest(),
         "GetPartitionRevisions": pb.GetPartitionRevisionsRequest(

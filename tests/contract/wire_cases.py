@@ -25,6 +25,7 @@ RLMM = {
     "IsReady": "test_a_migrated_database_is_ready_for_any_partition",
     "OnPartitionLeadershipChanges": "test_the_calls_epoch_counts_before_the_segments",
     "OnStopPartitions": "test_stopping_touches_no_metadata",
+    "AnnounceEndpoint": "test_an_announcement_lists_the_live_ones_of_its_cluster",
     "ListPartitions": "test_pages_of_partitions_follow_each_other",
     "GetPartitionRevisions": "test_revisions_are_in_the_order_of_the_partitions",
     "WatchPartitions": "test_a_watch_resumes_at_the_revision_that_the_client_knows",

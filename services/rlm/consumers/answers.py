@@ -4,8 +4,8 @@ The messages are encoded by kafka-python, whose `kafka.protocol` has Kafka's sch
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -31,7 +31,6 @@ from kafka.protocol.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
-    MetadataResponse,
 )
 from kafka.protocol.producer import (
     InitProducerIdRequest,
@@ -61,12 +60,12 @@ from services.api.remote_log_manager import (
     FetchRole,
     IsolationLevel,
 )
-from services.rlm.consumers.catalog import Catalog, ConsumedLog, Topic
-from services.rlm.consumers.cluster import Leader, ReaderCluster
+from services.rlm.consumers.catalog import Catalog, ConsumedLog
+from services.rlm.consumers.cluster import ReaderCluster
 from services.rlm.consumers.framing import Buffer, Records
+from services.rlm.consumers.metadata import metadata_response, no_topic
 
 _NONE, _OUT_OF_RANGE, _UNKNOWN_TOPIC, _NOT_AUTHORIZED = 0, 1, 3, 29
-_LEADER_NOT_AVAILABLE = 5
 _GROUP_NOT_AUTHORIZED, _TRANSACTIONAL_ID_NOT_AUTHORIZED = 30, 53
 _CLUSTER_NOT_AUTHORIZED, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 31, 35, 42
 _POLICY_VIOLATION, _STORAGE_ERROR, _NO_SESSION, _UNKNOWN_TOPIC_ID = 44, 56, 70, 100
@@ -94,7 +93,6 @@ _FetchTopic = FetchResponse.FetchableTopicResponse
 _FetchData = _FetchTopic.PartitionData
 _ListTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 _EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-_MetadataTopic = MetadataResponse.MetadataResponseTopic
 _CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _ProduceTopic = ProduceResponse.TopicProduceResponse
 
@@ -202,20 +200,7 @@ class Answers:
             found = [t for t in listed if self._may_read("Fetch", t.name)]
         else:
             found = [self._requested_topic(each, version) for each in request.topics]
-        served = [p for topic in found if isinstance(topic, Topic) for p in topic.partitions]
-        leaders = self._cluster.leaders_of(served)
-        cluster = self._cluster
-        return MetadataResponse(
-            brokers=[
-                MetadataResponse.MetadataResponseBroker(
-                    node_id=node.id, host=node.host, port=node.port
-                )
-                for node in cluster.nodes()
-            ],
-            cluster_id=cluster.cluster_id,
-            controller_id=cluster.own.id,
-            topics=[_topic(each, leaders) if isinstance(each, Topic) else each for each in found],
-        )
+        return metadata_response(self._cluster, found)
 
     def _requested_topic(self, requested: Any, version: int) -> Any:
         """Return the Topic, or Kafka's answer that there is none."""
@@ -224,11 +209,11 @@ class Answers:
             topic = self._catalog.by_id(requested.topic_id)
             # A topic that the caller may not read and one that does not exist look the same.
             if topic is None or not self._may_read("Fetch", topic.name):
-                return _no_topic(None, requested.topic_id, _UNKNOWN_TOPIC_ID)
+                return no_topic(None, requested.topic_id, _UNKNOWN_TOPIC_ID)
             return topic
         if name and not self._may_read("Fetch", name):
-            return _no_topic(name, ZERO_UUID, _NOT_AUTHORIZED)
-        return self._catalog.by_name(name) or _no_topic(name, ZERO_UUID, _UNKNOWN_TOPIC)
+            return no_topic(name, ZERO_UUID, _NOT_AUTHORIZED)
+        return self._catalog.by_name(name) or no_topic(name, ZERO_UUID, _UNKNOWN_TOPIC)
 
     def _fetch(self, request: Any, version: int) -> Any:
         if version >= 7 and request.session_id != 0:
@@ -250,6 +235,10 @@ class Answers:
                     partitions[tp] = _fetch_partition(tp, each)
                 except InvalidRequestError:
                     named[at] = _OUT_OF_RANGE if each.fetch_offset < 0 else _INVALID_REQUEST
+        is_follower = request.replica_id >= 0
+        refused = {} if is_follower else self._take_refused(partitions)
+        if refused:
+            request.max_wait_ms = 0  # As in Kafka, an error of any partition ends the wait.
         parts = self._parts(request, self._next_of(list(partitions.values())))
         throttle_time_ms = _throttle_time_ms(parts.values())
         responses = []
@@ -260,9 +249,11 @@ class Answers:
                 tp_or_code = named[key, each.partition]
                 if isinstance(tp_or_code, int):
                     data.append(_no_data(each.partition, tp_or_code))
+                elif tp_or_code in refused:
+                    data.append(_no_data(each.partition, refused[tp_or_code]))
                 else:
                     # Named twice, a partition has its records once: the answer is bounded.
-                    data.append(self._data(each.partition, parts.pop(tp_or_code, []), by_id))
+                    data.append(self._data(each, parts.pop(tp_or_code, []), by_id))
             responses.append(
                 _FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=data)
             )
@@ -297,10 +288,27 @@ class Answers:
             parts.setdefault(part.topic_id_partition, []).append(part)
         return parts
 
-    def _data(self, partition: int, parts: list[FetchPart], by_id: bool) -> Any:
+    def _take_refused(self, fetched: dict[TopicIdPartition, FetchPartition]) -> dict[Any, int]:
+        """Remove the partitions that another node serves; return their error codes."""
+        epochs = {tp: each.current_leader_epoch for tp, each in fetched.items()}
+        refused = {}
+        for tp, error in self._cluster.check(epochs).items():
+            if error is not FetchError.NONE:
+                refused[tp] = _CODES[error]
+                del fetched[tp]
+            else:  # The cluster's epoch may be later than the role's, which is polled.
+                fetched[tp] = replace(fetched[tp], current_leader_epoch=None)
+        return refused
+
+    def _data(self, requested: Any, parts: list[FetchPart], by_id: bool) -> Any:
+        partition = requested.partition
         if not parts:
             return _no_data(partition, _NONE)
         first, last = parts[0], parts[-1]
+        if last.error is FetchError.OFFSET_OUT_OF_RANGE:
+            is_above = requested.fetch_offset > last.log_start_offset
+            if is_above and not self._cluster.has_end_of(last.topic_id_partition):
+                return _no_data(partition, _CODES[FetchError.NOT_LEADER_OR_FOLLOWER])
         if last.error is not FetchError.NONE:
             return _no_data(partition, self._code(last, by_id))
         diverging = first.diverging_epoch
@@ -382,10 +390,18 @@ class Answers:
                 except InvalidRequestError:
                     queries.append(_INVALID_REQUEST)
         valid = tuple(each for each in queries if not isinstance(each, int))[:MAX_OFFSET_QUERIES]
-        answers = iter(call(valid) if valid else ())
+        checked = self._cluster.check({q.topic_id_partition: q.current_leader_epoch for q in valid})
+        own = tuple(
+            replace(q, current_leader_epoch=None) if q.topic_id_partition in checked else q
+            for q in valid
+            if checked.get(q.topic_id_partition, FetchError.NONE) is FetchError.NONE
+        )
+        answers = iter(call(own) if own else ())
         for query in queries:
             if isinstance(query, int):
                 yield query, None
+            elif (error := checked.get(query.topic_id_partition)) not in (None, FetchError.NONE):
+                yield _CODES[error], None
             elif (answer := next(answers, None)) is None:
                 # Beyond the most queries of one request: the client retries.
                 yield _CODES[FetchError.REQUEST_TIMED_OUT], None
@@ -525,38 +541,6 @@ def _fetch_partition(tp: TopicIdPartition, requested: Any) -> FetchPartition:
         _bounded(requested.partition_max_bytes, 1, MAX_FETCH_BYTES),
         _epoch(requested.current_leader_epoch),
         _epoch(requested.last_fetched_epoch),
-    )
-
-
-def _topic(topic: Topic, leaders: Mapping[TopicIdPartition, Leader]) -> Any:
-    return _MetadataTopic(
-        error_code=_NONE,
-        name=topic.name,
-        topic_id=topic.id,
-        is_internal=False,
-        partitions=[
-            _partition(each.topic_id_partition, leaders[each.topic_id_partition])
-            for each in topic.partitions
-        ],
-    )
-
-
-def _partition(tp: TopicIdPartition, leader: Leader) -> Any:
-    nodes = [] if leader.node_id is None else [leader.node_id]
-    return _MetadataTopic.MetadataResponsePartition(
-        error_code=_NONE if nodes else _LEADER_NOT_AVAILABLE,
-        partition_index=tp.partition,
-        leader_id=-1 if leader.node_id is None else leader.node_id,
-        leader_epoch=-1 if leader.leader_epoch is None else leader.leader_epoch,
-        replica_nodes=nodes,
-        isr_nodes=nodes,
-        offline_replicas=[],
-    )
-
-
-def _no_topic(name: str | None, topic_id: UUID, error_code: int) -> Any:
-    return _MetadataTopic(
-        error_code=error_code, name=name, topic_id=topic_id, is_internal=False, partitions=[]
     )
 
 

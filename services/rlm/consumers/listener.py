@@ -15,10 +15,12 @@ from typing import Protocol
 
 from services.api.calls import Call, serving
 from services.api.errors import UnauthenticatedError
+from services.common.addresses import joined_address
 from services.rlm.consumers.answers import Answers, UnservedRequestError
 from services.rlm.consumers.catalog import ConsumedLog
-from services.rlm.consumers.cluster import Node, OneReader
+from services.rlm.consumers.cluster import Node, ReaderCluster
 from services.rlm.metrics import CONSUMER_CONNECTIONS, CONSUMER_REFUSALS
+from services.rlm.partition_readers import Readers
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Larger than any request that is served. An item of 2 bytes takes some 300 once it is decoded and
@@ -114,6 +116,10 @@ class ConsumerListener:
         address: HOST and port to listen on; port 0 picks a free one.
         access: None to serve everyone in plaintext (RLM_PLAINTEXT).
         advertised: HOST and port that consumers connect to; None for the address itself.
+        readers: the RLMs of the broker's cluster; None: this one alone.
+
+    Attributes:
+        address, advertised: HOST:PORT that it listens on, and that consumers connect to.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -127,6 +133,7 @@ class ConsumerListener:
         node_id: int,
         advertised: tuple[str, int] | None = None,
         limits: ConsumerLimits | None = None,
+        readers: Readers | None = None,
     ) -> None:
         self._rlm = rlm
         self._access = access
@@ -135,7 +142,9 @@ class ConsumerListener:
         self._listener = socket.create_server(address, family=family)
         host, port = self._listener.getsockname()[:2]
         self.address = f"{host}:{port}"
-        self._cluster = OneReader(Node(node_id, *(advertised or (host, port))))
+        own = Node(node_id, *(advertised or (host, port)))
+        self.advertised = joined_address(own.host, own.port)
+        self._cluster = ReaderCluster(own, readers or Readers())
         self._connections: set[_Connection] = set()
         self._warned_of = ""
         self._lock = Lock()
@@ -144,8 +153,7 @@ class ConsumerListener:
 
     def start(self) -> None:
         self._thread.start()
-        own = self._cluster.own
-        _log.info("serving consumers on %s, as %s:%d", self.address, own.host, own.port)
+        _log.info("serving consumers on %s, as %s", self.address, self.advertised)
 
     def stop(self) -> None:
         """Stop listening, and close all connections. Idempotent."""

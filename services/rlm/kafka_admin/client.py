@@ -21,6 +21,7 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSp
 from kafka.protocol.metadata import MetadataRequest
 
 from services.api.ids import ZERO_UUID, TopicIdPartition
+from services.common.addresses import joined_address
 from services.common.batches import batches
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
@@ -434,18 +435,13 @@ def cleanup_policy(result: Any) -> str | NoPolicy:
 
 
 def _partition(answer: Any) -> PartitionView:
-    replicas = frozenset(answer.replica_nodes)
+    replicas, in_sync = frozenset(answer.replica_nodes), frozenset(answer.isr_nodes)
     if answer.leader_id == NO_LEADER:
-        return PartitionView(None, None, replicas)
+        return PartitionView(None, None, replicas, in_sync)
     epoch = answer.leader_epoch
-    return PartitionView(answer.leader_id, None if epoch < 0 else epoch, replicas)
+    return PartitionView(answer.leader_id, None if epoch < 0 else epoch, replicas, in_sync)
 
 
 def broker_addresses(answer: Any) -> dict[int, str]:
     """Read the brokers' addresses, by their ids."""
-    return {
-        broker.node_id: f"[{broker.host}]:{broker.port}"
-        if ":" in broker.host
-        else f"{broker.host}:{broker.port}"
-        for broker in answer.brokers
-    }
+    return {broker.node_id: joined_address(broker.host, broker.port) for broker in answer.brokers}

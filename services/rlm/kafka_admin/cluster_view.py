@@ -21,11 +21,13 @@ class PartitionView:
         leader: the leading broker; None if there is none now.
         leader_epoch: of that leader; None if unknown.
         replicas: the brokers that the partition is assigned to.
+        in_sync: those of them that have all records below the high watermark.
     """
 
     leader: int | None
     leader_epoch: int | None
     replicas: frozenset[int]
+    in_sync: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

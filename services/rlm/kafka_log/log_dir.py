@@ -213,6 +213,35 @@ def read_cluster_id(log_dirs: Sequence[Path]) -> str:
     return _only(ids, "clusters")
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """A broker as its log directories name it.
+
+    Attributes:
+        directory_id: the first of their ids; made of the broker's id if they have none (before
+            Kafka 3.7).
+    """
+
+    cluster_id: str
+    directory_id: str
+    broker_id: int
+
+
+def read_identity(log_dirs: Sequence[Path], broker_id: int) -> BrokerIdentity | None:
+    """Read a broker's identity from its log directories; None if they name no cluster."""
+    directory_ids = []
+    try:
+        cluster_id = read_cluster_id(log_dirs) if log_dirs else None
+        for log_dir in log_dirs:
+            directory_ids.append(read_properties(log_dir).get("directory.id"))
+    except (LogDirError, LogFileError):
+        return None
+    if cluster_id is None:
+        return None
+    directory_id = min(filter(None, directory_ids), default=f"broker {broker_id}")
+    return BrokerIdentity(cluster_id, directory_id, broker_id)
+
+
 def _only(ids: Mapping[T, Path], kind: str) -> T:
     """Return the only id; refuse directories with several ids."""
     if len(ids) > 1:

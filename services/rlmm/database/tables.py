@@ -11,6 +11,7 @@
       │──< tool_runs                                           the last sweeps and checks, by kind
       └──< holds                                               what keeps data; also of all topics
     anomalies                                                  also of what no row names
+    rlm_endpoints                                              where the RLMs are reached
     deployment                                                 one row: the deployment's id
 
 `partitions` is the lock: every change of a partition locks its row first. A new database gets these
@@ -457,6 +458,20 @@ Table(
     _check("offsets", "0 <= first_offset AND (last_offset IS NULL OR first_offset <= last_offset)"),
     Index("scope", "topic_id", "partition"),
     Index("until", "until"),
+)
+
+# Where the RLMs of clusters are reached; a row for each log directory of a broker. Written often.
+Table(
+    "rlm_endpoints",
+    METADATA,
+    _key("cluster_id", Text),
+    _key("directory_id", Text),
+    _required("broker_id", INTEGER),
+    _required("address", Text, comment="of gRPC"),
+    Column("listener", Text, comment="for consumers of Kafka; null: none"),
+    _required("instance_id", Uuid, comment="of the process"),
+    _required("lease_until", _TIME, comment="the process lives until then at least"),
+    _check("broker_id", "broker_id >= 0"),
 )
 
 # The one row with the deployment's id, which is also in the objects' marker.

@@ -105,6 +105,7 @@ class RemoteLogMetadataManagerClient(ContractClient):
 
     on_partition_leadership_changes = unary(Contract.on_partition_leadership_changes)
     on_stop_partitions = unary(Contract.on_stop_partitions)
+    announce_endpoint = unary(Contract.announce_endpoint, _timeout_of_renewal_s)
 
     def report_partition_state(
         self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Literal, Protocol
 
 from services.api.calls import MutationContext, MutationOutcome
+from services.api.endpoints import RlmEndpoint
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.operations import RunKind, RunOutcome
@@ -37,6 +38,8 @@ index_type = EnumConverter(IndexType, pb.IndexType)
 run_kind = EnumConverter(RunKind, rlmm_pb.RunKind)
 run_outcome = EnumConverter(RunOutcome, rlmm_pb.RunOutcome)
 segment_file = EnumConverter(SegmentFile, rsm_pb.SegmentFile)
+
+converters(RlmEndpoint, pb.RlmEndpoint)
 
 
 # Batches and pages name the same few partitions again and again.

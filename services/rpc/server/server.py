@@ -86,6 +86,7 @@ class Service:
         watch_threads: the most concurrent calls of these methods.
         end_watches: ends these calls, and what other calls wait for, and later ones as well; called
             once, before the drain.
+        listens: called once, with the HOST:PORT on which gRPC is served.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Service:
     watch_methods: Collection[str] = ()
     watch_threads: int = 1
     end_watches: Callable[[], None] = lambda: None
+    listens: Callable[[str], None] = lambda _: None
     depends_on: str = "its dependencies"
     notes: Callable[[], Sequence[tuple[str, str]]] = tuple
 
@@ -156,6 +158,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
             service.name, ports.address, health_address, metrics_address, ports.tokens
         )
         readiness.announcement = json.dumps(asdict(announcement))
+        service.listens(ports.address)
         cleanup.callback(readiness.end)
         # Modules and connections stay: the collector need not scan them again and again.
         gc.collect()

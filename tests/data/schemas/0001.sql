@@ -195,6 +195,17 @@ FOREIGN KEY (topic_id, partition) REFERENCES partitions (topic_id, partition),
         'LEADER_EPOCH_RESET', 'OBJECT_DELETION')),
     CONSTRAINT ck_events_revision CHECK (revision > 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_limit = 1000, autovacuum_vacuum_insert_scale_factor = 0.05);
+CREATE TABLE rlm_endpoints (
+    cluster_id text NOT NULL,
+    directory_id text NOT NULL,
+    broker_id integer NOT NULL,
+    address text NOT NULL,
+    listener text,
+    instance_id uuid NOT NULL,
+    lease_until timestamptz NOT NULL,
+    CONSTRAINT pk_rlm_endpoints PRIMARY KEY (cluster_id, directory_id),
+    CONSTRAINT ck_rlm_endpoints_broker_id CHECK (broker_id >= 0)
+);
 CREATE TABLE request_outcomes (
     topic_id uuid NOT NULL,
     partition integer NOT NULL,

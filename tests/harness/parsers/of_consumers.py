@@ -10,8 +10,9 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from services.api.offset_queries import EpochAnswer, EpochQuery, OffsetAnswer, OffsetQueries
 from services.api.remote_log_manager import FetchPart, FetchRequest, RecordSource
 from services.rlm.consumers.answers import Answers, UnservedRequestError
-from services.rlm.consumers.cluster import Node, OneReader
+from services.rlm.consumers.cluster import Node, ReaderCluster
 from services.rlm.partition import ServedPartition
+from services.rlm.partition_readers import Readers
 from tests.harness.parsers.target import Target
 from tests.unit.rlm.kafka_bytes import NAME, batch
 
@@ -39,7 +40,9 @@ def _answer(data: bytes) -> None:
     if len(data) < 8:
         raise UnservedRequestError("too short")
     rlm: Any = _OneLog()
-    answers = Answers(rlm, OneReader(Node(1, "rlm", 9192)), lambda rpc, topic: bool(topic), 1024)
+    answers = Answers(
+        rlm, ReaderCluster(Node(1, "rlm", 9192), Readers()), lambda rpc, topic: bool(topic), 1024
+    )
     api_key, version = (int.from_bytes(data[at : at + 2], "big", signed=True) for at in (0, 2))
     answer = answers.answer(api_key, version, data)
     assert b"".join(answer)[4:8] == data[4:8]
