@@ -135,6 +135,9 @@ _DESCRIPTION = fields(
         "remote_size_bytes": integer("The bytes of their log files."),
         "problems": PROBLEMS,
         "role": nullable(one_of(PartitionRole, "The broker's role; null if it has none.")),
+        "reader_id": nullable(
+            integer("The broker whose RLM consumers should read from; null if it may be any.")
+        ),
     },
 )
 
