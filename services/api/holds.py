@@ -52,6 +52,7 @@ class Mark(Enum):
     SEGMENT = "a finished segment"
     REMOVED_SEGMENT = "a finished segment of a partition in DELETE_PARTITION_STARTED"
     FAILED_COPY = "a copy that did not finish"
+    SUPERSEDED = "a finished segment of which another one has all records"
     LOG_START = "a higher log start"
     PARTITION = "DELETE_PARTITION_STARTED"
     PARTITION_MARK = "DELETE_PARTITION_MARKED"
@@ -66,6 +67,8 @@ REFUSED_BY: Mapping[Mark, frozenset[HoldKind]] = {
     Mark.SEGMENT: _EVERY_KIND,
     Mark.REMOVED_SEGMENT: _NO_EXPORT,
     Mark.FAILED_COPY: _REBUILD,
+    # An export has perhaps planned to read this segment, not the one that has its records.
+    Mark.SUPERSEDED: _REBUILD | {HoldKind.EXPORT},
     Mark.LOG_START: _EVERY_KIND,
     Mark.PARTITION: _NO_EXPORT,
     Mark.PARTITION_MARK: _REBUILD,

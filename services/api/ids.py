@@ -10,6 +10,8 @@ from services.api.validation import require, require_int32
 
 ZERO_UUID = UUID(int=0)
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TAIL_VERSION = 8
+_VERSION_AT_BIT = 76
 _KAFKA_UUID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -61,6 +63,17 @@ def random_uuid() -> UUID:
         uuid = uuid4()
         if not uuid_to_text(uuid).startswith("-"):
             return uuid
+
+
+def tail_uuid() -> UUID:
+    """Make a random id for the copy of a tail: a UUID of version 8, others are of version 4."""
+    others = ~(0xF << _VERSION_AT_BIT)
+    return UUID(int=random_uuid().int & others | _TAIL_VERSION << _VERSION_AT_BIT)
+
+
+def is_tail_uuid(uuid: UUID) -> bool:
+    """Return whether the id of a segment says that it is a tail (services.api.superseded)."""
+    return uuid.version == _TAIL_VERSION
 
 
 def uuid_to_text(uuid: UUID) -> str:

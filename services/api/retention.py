@@ -11,6 +11,10 @@ delete, calls it. Source: RemoteLogManager.RLMExpirationTask.cleanupExpiredRemot
                                 waits, so that a wrong setting can be set back
     unreferenced segments           all their leader epochs are before the lineage, and they lie
                                     below the log start; no hold keeps them
+
+A superseded segment goes with the one that has all of its records, or before: copy passes delete
+it. It is not counted, and raises no log start. A tail is not counted either: the leader's report
+counts its segment, which is only local as a whole.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,13 +23,14 @@ from enum import Enum
 from uuid import UUID
 
 from services.api.holds import Hold, Mark, keeping_hold
-from services.api.ids import uuid_to_text
+from services.api.ids import RemoteLogSegmentId, uuid_to_text
 from services.api.lineage import SegmentLineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState, log_end_offset
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from services.api.superseded import is_tail, superseded
 from services.api.topic_config import UNLIMITED, TopicConfig
 
 DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
@@ -76,6 +81,7 @@ class DeletionReason(Enum):
     DELETION_NOT_FINISHED = "an earlier deletion did not finish"
     PARTITION_DELETED = "the partition was deleted"
     TIERING_DISABLED = "tiering was disabled"
+    SUPERSEDED = "superseded by another segment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +221,16 @@ def _plan(
         return RetentionPlan(unfinished, notes=(NO_REPORT,))
 
     lineage = SegmentLineage(state.lineage, log_end_offset(ordered, state.lineage, report))
-    counted = tuple(_counted(ordered, lineage, state.log_start_offset))
+    at_or_above_start = (s for s in ordered if s.end_offset >= state.log_start_offset)
+    others = {worse.remote_log_segment_id for worse, _ in superseded(at_or_above_start, lineage)}
+    # What a segment supersedes is scanned behind it.
+    ordered.sort(key=lambda s: (s.start_offset, s.remote_log_segment_id in others))
+    distinct = [s for s in ordered if s.remote_log_segment_id not in others]
+    counted = tuple(_counted(distinct, lineage, state.log_start_offset))
     excess_bytes, notes = _excess_bytes(counted, state, report, config, max_report_age_ms)
     rules = _Rules(lineage, state.log_start_offset, config, now_ms, excess_bytes)
     holds = [hold for hold in state.holds if hold.lasts_at(now_ms)]
-    expired, stopped_at, retained_for = _scan(ordered, lineage, rules, copying, holds)
+    expired, stopped_at, retained_for = _scan(ordered, lineage, rules, others, copying, holds)
     first_epoch, start = state.lineage.entries[0].leader_epoch, state.log_start_offset
     unreferenced = (
         each
@@ -240,13 +251,15 @@ def _scan(
     ordered: Iterable[RemoteLogSegmentMetadata],
     lineage: SegmentLineage,
     rules: "_Rules",
+    others: Collection[RemoteLogSegmentId],
     copying: Collection[UUID],
     holds: Sequence[Hold],
 ) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None, Hold | None]:
     """Return the deletions of the scan, the segment that ended it, and the hold that keeps it.
 
     The first segment that no rule deletes, that is being copied, or that a hold keeps, ends the
-    scan; so does one whose deletion would raise the log start over offsets that a hold keeps.
+    scan, unless it is superseded (`others`); so does one whose deletion would raise the log start
+    over offsets that a hold keeps.
     """
     expired: list[Deletion] = []
     # Within the lineage, the order by start offset is also the order by epoch, which Kafka uses.
@@ -255,6 +268,9 @@ def _scan(
             return expired, segment, None
         if segment.state not in COPIES:
             continue
+        is_other = segment.remote_log_segment_id in others
+        if is_other and segment.end_offset >= rules.next_log_start_offset:
+            continue  # The one with all of its records stays.
         first_offset = min(segment.start_offset, rules.next_log_start_offset)
         deletion = rules.breached_by(segment)
         if deletion is not None:
@@ -340,7 +356,7 @@ class _Rules:
 
     def _size_breach(self, segment: RemoteLogSegmentMetadata) -> Deletion | None:
         size_bytes = _size_bytes(segment)
-        if self._excess_bytes <= 0 or size_bytes > self._excess_bytes:
+        if self._excess_bytes <= 0 or size_bytes > self._excess_bytes or is_tail(segment):
             return None
         detail = (
             f"its {size_bytes} bytes fit into the excess of {self._excess_bytes} over "
@@ -362,6 +378,7 @@ def _counted(
     covered_through = NOTHING_COPIED
     for segment in segments:
         is_live = segment.state is _FINISHED and segment.end_offset >= log_start_offset
+        is_live = is_live and not is_tail(segment)
         # In the order of start offsets: the segment that ended last began no later than this one.
         is_new = segment.end_offset > covered_through
         if is_live and is_new and lineage.contains(segment):

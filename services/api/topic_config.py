@@ -23,6 +23,8 @@ AS_LOCAL_RETENTION = -1
 DEFAULT_DELETE_GRACE_MS = 24 * 60 * 60 * 1000
 MAX_DELETE_GRACE_MS = 3_650 * DEFAULT_DELETE_GRACE_MS
 """Ten years: a time that long from now can be stored and printed."""
+MIN_TAIL_COPY_MS = 1_000
+"""Each tail is a segment with objects and rows of its own."""
 CHANGE_DELAY = "sediment.retention.change.delay.ms"
 CHANGE_DELAY_MS = 24 * 60 * 60 * 1000
 MAX_CHANGE_DELAY_MS = 365 * CHANGE_DELAY_MS
@@ -59,6 +61,8 @@ class TopicConfig:
             settings apply.
         retention_owner: None if any service may delete; RLM does, and sweeps skip the topic.
         owner: whom `sediment usage` counts the topic for; None if not set.
+        tail_copy_ms: the age at which records are copied before their segment rolls, as a tail;
+            None: never.
         delete_grace_ms: how long the objects of a segment stay after a broker has marked it.
         retention_change_delay_ms: how long a deletion waits that only a change of settings wants.
     """
@@ -74,6 +78,7 @@ class TopicConfig:
     remote_copy_lag_bytes: int | None = None
     retention_owner: RetentionOwner | None = None
     owner: str | None = None
+    tail_copy_ms: int | None = None
     delete_grace_ms: int = DEFAULT_DELETE_GRACE_MS
     retention_change_delay_ms: int = CHANGE_DELAY_MS
 
@@ -280,6 +285,7 @@ def _cleanup_policy(name: str, text: str) -> None:
 
 _total, _local, _lag = map(_number, (UNLIMITED, AS_RETENTION, AS_LOCAL_RETENTION))
 _grace = _number(0, MAX_DELETE_GRACE_MS)
+_tail = _number(MIN_TAIL_COPY_MS)
 
 _SETTINGS: tuple[tuple[str, Callable[[str, str], object], str], ...] = (
     ("cleanup.policy", _cleanup_policy, "delete: what is tiered is not compacted"),
@@ -292,6 +298,7 @@ _SETTINGS: tuple[tuple[str, Callable[[str, str], object], str], ...] = (
     ("remote.log.delete.on.disable", _boolean, "true: tiering may end; its data is deleted then"),
     ("remote.copy.lag.ms", _lag, "how long a segment waits for its copy, ms; -1: local retention"),
     ("remote.copy.lag.bytes", _lag, "how much of a partition waits, bytes; -1: local retention"),
+    ("sediment.tail.copy.ms", _tail, "how old records get before a tail of the log is copied, ms"),
     ("sediment.retention.owner", _owner, "who deletes what is due: broker, rlm or sweep"),
     ("sediment.delete.grace.ms", _grace, "how long objects stay after a broker's deletion, ms"),
     ("sediment.owner", _label, "whom `sediment usage` counts the topic for"),

@@ -94,7 +94,8 @@ class PageDescriber:
         lost, known_gaps = self._losses(partition, log, covered, refresh=is_fresh)
         if log is None or local is None:
             problems += partition.copy.rebuilt
-            return _only_remote(partition, tier, _copied_through(tier, covered, [], lost), problems)
+            copied = tier.copied(log.lineage if log else Lineage())
+            return _only_remote(partition, tier, _copied_through(tier, copied, [], lost), problems)
         if is_fresh:
             current += [lost_problem(partition, offsets) for offsets in lost]
         path = str(local.folder.path)
@@ -161,8 +162,8 @@ def _local(
     problems: Sequence[Problem],
 ) -> PartitionDescription:
     log = partition.role.as_settled(log)
-    covered = tier.covered(log.lineage)
-    missing = lagging_log_segments(log, covered)
+    copied = tier.copied(log.lineage)
+    missing = lagging_log_segments(log, copied)
     lagging = partition.count_lag(log, tier)
     starts = [log.log_start_offset]
     if tier.start_offset is not None:
@@ -170,7 +171,7 @@ def _local(
     leadership = partition.role.leadership or LED_BY_LOG
     epoch = leadership.epoch_of(log.lineage)
     return replace(
-        _only_remote(partition, tier, _copied_through(tier, covered, missing, lost), problems),
+        _only_remote(partition, tier, _copied_through(tier, copied, missing, lost), problems),
         leader_id=broker_id if leadership.is_leader else UNKNOWN_LEADER,
         leader_epoch=-1 if epoch is None else epoch,
         log_start_offset=max(min(starts), tier.log_start_offset),
@@ -186,12 +187,12 @@ def _local(
 
 def _copied_through(
     tier: Tier,
-    covered: OffsetRanges,
+    copied: OffsetRanges,
     missing: Sequence[LocalSegment],
     lost: Sequence[tuple[int, int]],
 ) -> int:
     """Return the last offset of the copied prefix; offsets that expired count as copied."""
-    return max(copied_through_offset(covered, missing, lost), tier.log_start_offset - 1)
+    return max(copied_through_offset(copied, missing, lost), tier.log_start_offset - 1)
 
 
 def _only_remote(

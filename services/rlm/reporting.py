@@ -127,7 +127,8 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
     log, leader_epoch = led
     # The end of all copied offsets in this lineage, even after a gap: the gap's offsets are then
     # not counted, so that retention by size deletes too little rather than too much.
-    copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
+    # Without tails: a segment that is in the tier only in part counts as only local, as a whole.
+    copied_through = max(tier.copied(log.lineage).last, tier.log_start_offset - 1)
     only_local_bytes = _only_local_bytes(log, copied_through)
     begins_at = partition.tier.beginning.cached
     if begins_at is not None and not tier.segments:

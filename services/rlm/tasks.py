@@ -133,13 +133,14 @@ class PartitionTasks:
             cancel.stopping,
             cancel.cancelled,
             turn_s=_COPY_TURN_S,
+            clock=self.expiration.clock,
         )
         name = partition.topic_id_partition
 
         def run() -> RunAgain | None:
             report = task.run()
             partition.copy.problem_log.log(name, partition.copy.problems)
-            COPIED_SEGMENTS.inc(report.copied_segments)
+            COPIED_SEGMENTS.inc(report.copied_segments + report.copied_tails)
             COPIED_BYTES.inc(report.copied_bytes)
             for counter, count in (
                 (REMOTE_COPY_REQUESTS, report.copy_requests),

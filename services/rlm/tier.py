@@ -3,11 +3,12 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from services.api.lineage import Lineage
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.superseded import is_tail
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -72,6 +73,9 @@ class Tier:
             finished.
         deleting_segments, deleting_bytes: of copied segments in DELETE_SEGMENT_STARTED.
         ranges: of each leader epoch, the offsets in finished segments.
+        ranges_without_tails: the same of those that are no tails.
+        overlapping: changes with the finished segments that share offsets of a leader epoch with
+            one that begins before; 0 if there are none, and nothing can be superseded.
         removed_before_offset: the latest log start inside a copied segment: the records below were
             deleted by DeleteRecords before the copy.
         has_finished_below_log_start: a deletion raised the log start and was then interrupted.
@@ -88,6 +92,10 @@ class Tier:
     deleting_segments: int = 0
     deleting_bytes: int = 0
     ranges: dict[int, OffsetRanges] = field(default_factory=lambda: defaultdict(OffsetRanges))
+    ranges_without_tails: dict[int, OffsetRanges] = field(
+        default_factory=lambda: defaultdict(OffsetRanges)
+    )
+    overlapping: int = 0
     removed_before_offset: int = 0
     has_finished_below_log_start: bool = False
 
@@ -128,6 +136,28 @@ class Tier:
         """
         return OffsetRanges(_clipped(self.ranges, lineage))
 
+    def copied(self, lineage: Lineage) -> OffsetRanges:
+        """Return the offsets of `covered` without those that only tails have.
+
+        A local segment is copied, and may be deleted, only if all of its offsets are in here.
+        """
+        return OffsetRanges(_clipped(self.ranges_without_tails, lineage))
+
+    def behind_all(self, segment: RemoteLogSegmentMetadata, revision: int) -> "Tier | None":
+        """Return the tier with one more finished segment; None if it does not begin behind all."""
+        ends = [of_epoch.last for of_epoch in self.ranges.values()]
+        if segment.start_offset <= max(ends, default=-1):
+            return None
+        tier = replace(
+            self,
+            revision=revision,
+            unfinished=[*self.unfinished],
+            ranges=_copied(self.ranges),
+            ranges_without_tails=_copied(self.ranges_without_tails),
+        )
+        tier.add(segment)
+        return tier
+
     def add(self, segment: RemoteLogSegmentMetadata) -> None:
         """Add the next segment, in the order of start offsets."""
         size_bytes = max(segment.segment_size_in_bytes, 0)
@@ -152,7 +182,17 @@ class Tier:
         if self.newest is None or _age(segment) > _age(self.newest):
             self.newest = segment
         for epoch, first, last in segment.epoch_ranges():
-            self.ranges[epoch].add(max(first, segment.start_offset), last)
+            first = max(first, segment.start_offset)
+            if first <= min(last, self.ranges[epoch].last):
+                self.overlapping = hash((self.overlapping, segment.remote_log_segment_id)) or 1
+            self.ranges[epoch].add(first, last)
+            if not is_tail(segment):
+                self.ranges_without_tails[epoch].add(first, last)
+
+
+def _copied(ranges: dict[int, OffsetRanges]) -> dict[int, OffsetRanges]:
+    made = {epoch: OffsetRanges(of_epoch) for epoch, of_epoch in ranges.items()}
+    return defaultdict(OffsetRanges, made)
 
 
 def _age(segment: RemoteLogSegmentMetadata) -> tuple[int, int]:

@@ -221,6 +221,19 @@ class TierState:
             if listed.revision is not None and (known is None or known < listed.revision):
                 self._tier = listed
 
+    def copied(self, segment: RemoteLogSegmentMetadata, added_at: int, finished_at: int) -> None:
+        """Add a segment that this process has copied, so that no listing is needed for it.
+
+        It is listed if another change came between, or it does not begin behind all others.
+
+        Args:
+            added_at, finished_at: the partition's revisions of the copy.
+        """
+        with self._lock:
+            known = self._tier.revision
+            if known is not None and (known + 1, added_at + 1) == (added_at, finished_at):
+                self._tier = self._tier.behind_all(segment, finished_at) or self._tier
+
     def _read(self, page: SegmentPage, listed: OnListed) -> Tier:
         # The first page's revision: changes between the pages are read at the next refresh.
         tier = Tier(known=True, revision=page.revision, log_start_offset=page.log_start_offset)

@@ -20,6 +20,7 @@ from services.api.errors import (
 from services.api.holds import Hold, HoldKind, Mark, keeping_hold
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteState, SegmentTotals, totals_of_segment
+from services.api.retention import DeletionReason
 from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -74,11 +75,18 @@ class Partition:
         before: RemoteLogSegmentState | None,
         after: RemoteLogSegmentState,
         size_bytes: int,
+        *,
+        is_superseded: bool = False,
     ) -> None:
-        """Count a change of one segment's state; `before` is None for a new segment."""
+        """Count a change of one segment's state.
+
+        Args:
+            before: None for a new segment.
+            is_superseded: the bound of a day does not count it.
+        """
         self.totals += totals_of_segment(after, size_bytes)
         self.totals -= totals_of_segment(before, size_bytes)
-        if before is COPY_FINISHED and after is DELETE_STARTED:
+        if before is COPY_FINISHED and after is DELETE_STARTED and not is_superseded:
             self.marked_bytes += max(size_bytes, 0)
 
 
@@ -195,11 +203,13 @@ class LockedPartition:
         config: Callable[[], TopicConfig],
         holds: Callable[[], tuple[Hold, ...]],
         within_bound: Callable[..., None],
+        better_copies: Callable[[AnyRow], Iterable[UUID]],
     ) -> None:
         """Wrap a row; `topic`, `config` and `holds` are read under the partition's lock.
 
         Args:
             within_bound: DeletionBound.require, but for its connection.
+            better_copies: reads the finished segments that have all records of another one.
         """
         self.row = row
         self.topic_name = topic_name
@@ -209,6 +219,8 @@ class LockedPartition:
         self._config = config
         self._holds = holds
         self._within_bound = within_bound
+        self._better_copies = better_copies
+        self._marked = set[UUID]()
 
     def begin_call(self) -> None:
         """Let another call begin, which expects the revision that the calls before it left."""
@@ -260,6 +272,21 @@ class LockedPartition:
     def require_within_bound(self, size_bytes: int, *, marks: bool) -> None:
         """Raise DeletionRefusedError if a day would delete too much; see DeletionBound.require."""
         self._within_bound(self._topic(), size_bytes, marks=marks)
+
+    def require_superseded(self, stored: AnyRow) -> None:
+        """Raise ConcurrentUpdateError unless another finished segment has all of its records.
+
+        One that this batch has marked does not count: of two equal segments one stays.
+        """
+        if self._marked.issuperset(self._better_copies(stored)):
+            raise ConcurrentUpdateError(
+                f"topic {self.topic_name}, partition {self.row.partition}: no other finished "
+                f"segment has all records of segment {uuid_to_text(stored.segment_id)}; list again"
+            )
+
+    def mark(self, segment_id: UUID) -> None:
+        """Remember that this batch marks a finished segment for deletion."""
+        self._marked.add(segment_id)
 
     def require_owner(self, context: MutationContext) -> None:
         """Raise DeletionRefusedError if another service than the context's owns retention."""
@@ -314,7 +341,8 @@ def may_move(
 ) -> bool:
     """Return whether a segment moves to its next state; False if it moved before.
 
-    A repeat passes no guard. Changes nothing but the count of the bound of a day.
+    A repeat passes no guard. Changes nothing but what `locked` counts: the bound of a day, and the
+    marked segments. The rules of retention do not apply to a superseded segment: nothing is lost.
 
     Args:
         stored: the segment's state, offsets, segment_size_in_bytes, broker_id and custom_metadata,
@@ -344,10 +372,14 @@ def may_move(
     if target is DELETE_STARTED and not is_own_copy:
         fence(locked.row, segment_id.topic_id_partition, context.broker_leader_epoch)
     locked.require_expected(context)
+    superseded = present is COPY_FINISHED and is_superseded(context)
     if target is DELETE_STARTED:
         mark = Mark.SEGMENT if present is COPY_FINISHED else Mark.FAILED_COPY
+        mark = Mark.SUPERSEDED if superseded else mark
         locked.require_not_held(mark, stored.start_offset, stored.end_offset)
-    if target is DELETE_STARTED and present is COPY_FINISHED:
+    if target is DELETE_STARTED and superseded:
+        locked.require_superseded(stored)
+    elif target is DELETE_STARTED and present is COPY_FINISHED:
         locked.require_owner(context)
     if target is DELETE_STARTED and stored.copy_leased and not is_own_copy:
         raise DeletionRefusedError(
@@ -356,8 +388,15 @@ def may_move(
             "database's clock; retry after that"
         )
     if target is DELETE_STARTED and present is COPY_FINISHED:
-        locked.require_within_bound(stored.segment_size_in_bytes, marks=True)
+        if not superseded:
+            locked.require_within_bound(stored.segment_size_in_bytes, marks=True)
+        locked.mark(stored.segment_id)
     return True
+
+
+def is_superseded(context: MutationContext) -> bool:
+    """Return whether a mark is for a superseded segment; RLMM checks that under the lock."""
+    return context.reason == DeletionReason.SUPERSEDED.value
 
 
 def unknown_segment(segment_id: RemoteLogSegmentId) -> RemoteResourceNotFoundError:

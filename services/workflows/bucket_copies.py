@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from services.api.segment_objects import SegmentObjectKind, StoredManifest
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.superseded import covers
 from services.workflows.segment_views import StoreView
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -90,14 +91,3 @@ def superseded(copies: Sequence[BucketCopy]) -> Mapping[int, BucketCopy]:
 
 def _is_better(copies: Sequence[BucketCopy], place: int, other: int) -> bool:
     return (copies[place].rank, -place) > (copies[other].rank, -other)
-
-
-def covers(better: RemoteLogSegmentMetadata, worse: RemoteLogSegmentMetadata) -> bool:
-    """Return whether a segment has every offset of another one, under the same leader epochs."""
-    if better.start_offset > worse.start_offset or better.end_offset < worse.end_offset:
-        return False
-    ranges = better.epoch_ranges()
-    return all(
-        any(epoch == own and start <= first and last <= end for own, start, end in ranges)
-        for epoch, first, last in worse.epoch_ranges()
-    )

@@ -5,7 +5,7 @@ from enum import Enum
 from uuid import UUID
 
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.workflows.bucket_copies import covers
+from services.api.superseded import covers
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

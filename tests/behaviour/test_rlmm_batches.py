@@ -64,7 +64,7 @@ TABLES = {
 NOT_COMPARED = {
     *("at", "created_at", "changed_at", "reported_at"),
     *("topic_id", "key", "body_digest"),
-    *("copy_lease_until", "transaction_id"),
+    *("copy_lease_until", "kept_until", "transaction_id"),
 }
 """Clocks, what is made from the topic's id, and transactions: a batch is one."""
 

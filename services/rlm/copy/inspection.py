@@ -1,4 +1,4 @@
-"""Check a whole rolled segment before it is registered."""
+"""Check a whole rolled segment, or a tail of one, before it is registered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +26,11 @@ from services.rlm.kafka_log.transactions import ProducerReplay, transactions_at
 
 @dataclass(frozen=True, slots=True)
 class InspectedSegment:
-    """The rolled segment that passed all checks and may be copied.
+    """The rolled segment, or tail, that passed all checks and may be copied.
 
     Attributes:
-        crc32c: of the whole log file.
+        first_position, size_bytes: where it lies in the segment's log file.
+        crc32c: of these bytes.
         max_timestamp_ms: the largest record timestamp; the log file's modification time if no
             record has one (LogSegment.largestTimestamp).
         side_files: the bytes of all other files of the copy; without TRANSACTION if no transaction
@@ -44,6 +45,10 @@ class InspectedSegment:
     leader_epochs: tuple[SegmentLeaderEpoch, ...]
     side_files: dict[SegmentFile, bytes]
     rebuilt: tuple[Problem, ...]
+    start_offset: int
+    end_offset: int
+    first_position: int = 0
+    is_tail: bool = False
 
     @property
     def txn_idx_empty(self) -> bool:
@@ -76,7 +81,8 @@ def inspect(
         LogFileError: TRUNCATED_BATCH, CORRUPT_BATCH, OLD_MESSAGE_FORMAT, LEADER_EPOCHS_MISSING,
             PRODUCER_SNAPSHOT_MISSING, UNREADABLE.
     """
-    epochs = _leader_epochs(segment, lineage, log_start_offset)
+    start, end = segment.base_offset, segment.end_offset
+    epochs = leader_epochs(segment, start, end, lineage, log_start_offset)
     snapshot, replayed = _producer_snapshot(
         segment, lineage, segments, producers or ProducerReplay()
     )
@@ -84,7 +90,7 @@ def inspect(
     walk = _Walk(segment, indexes, may_have_holes)
     walk.run()
     index_files, rebuilt = indexes.finish()
-    history = checkpoint_text(lineage.before(segment.end_offset + 1).entries)
+    history = checkpoint_text(lineage.before(end + 1).entries)
     side_files = index_files | {
         SegmentFile.PRODUCER_SNAPSHOT: snapshot,
         SegmentFile.LEADER_EPOCH: history.encode("ascii"),
@@ -97,6 +103,8 @@ def inspect(
         epochs,
         side_files,
         (*rebuilt, *replayed),
+        start,
+        end,
     )
 
 
@@ -105,11 +113,16 @@ def _largest_timestamp_ms(indexes: SegmentIndexes, walk: "_Walk") -> int:
     return indexes.max_timestamp_ms if known else walk.last_modified_ms
 
 
-def _leader_epochs(
-    segment: LocalSegment, lineage: Lineage, log_start_offset: int
+def leader_epochs(
+    segment: LocalSegment,
+    start_offset: int,
+    end_offset: int,
+    lineage: Lineage,
+    log_start_offset: int,
 ) -> tuple[SegmentLeaderEpoch, ...]:
-    first = max(segment.base_offset, log_start_offset)
-    epochs = lineage.between(first, segment.end_offset + 1)
+    """Return the leader epochs of offsets of a segment; raises as `inspect`."""
+    first = max(start_offset, log_start_offset)
+    epochs = lineage.between(first, end_offset + 1)
     if not epochs or epochs[0].start_offset > first:
         path = segment.directory / LEADER_EPOCH_CHECKPOINT
         kind = ProblemKind.LEADER_EPOCHS_MISSING

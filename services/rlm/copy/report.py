@@ -118,6 +118,7 @@ class PassReport:
     """The result of one copy pass.
 
     Attributes:
+        copied_tails: besides copied_segments; copied_bytes has the bytes of both.
         copy_errors, copy_retriable_errors: copies that failed permanently, and copies that may
             succeed when retried; a cancelled copy is neither.
         present_segments, present_bytes: rolled segments that were in the tier before.
@@ -134,6 +135,7 @@ class PassReport:
     """
 
     copied_segments: int = 0
+    copied_tails: int = 0
     copied_bytes: int = 0
     copy_requests: int = 0
     copy_errors: int = 0
@@ -161,5 +163,6 @@ class PassReport:
     @property
     def found_nothing(self) -> bool:
         """Return whether the pass had nothing to do and nothing to report."""
-        found = (self.copied_segments, self.cleaned_attempts, self.problems, self.failure)
+        copied = self.copied_segments + self.copied_tails
+        found = (copied, self.cleaned_attempts, self.problems, self.failure)
         return not any(found)

@@ -37,6 +37,7 @@ def lagging_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegm
 
     These are all that reach the log's start (LocalLog.from_offset), also those below the tier's
     first segment: what was deleted from the tier lies below the log's start, which rises before.
+    One of which the tier has tails alone is sent whole; so pass Tier.copied as `covered`.
     (Kafka copies only above the highest offset ever copied, also after tiering is enabled again.)
     """
     return [
@@ -53,7 +54,7 @@ def lagging_segments(log: LocalLog, tier: Tier) -> list[LocalSegment]:
     if log.log_end_offset < tier.log_start_offset:  # It is not the log that was copied.
         return list(log.rolled)
     log = log.from_offset(tier.log_start_offset)
-    return lagging_log_segments(log, tier.covered(log.lineage))
+    return lagging_log_segments(log, tier.copied(log.lineage))
 
 
 def in_tier(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
@@ -221,6 +222,7 @@ class CopyRule:
         may_have_holes: the cluster says that the topic is not compacted, so that a segment which
             ends before the next one begins was compacted earlier.
         local_retention_ms: the age at which the broker deletes a segment; None if unknown.
+        tail_ms: the age at which a tail is copied (tails.py); None: never.
     """
 
     disabled_by: str = ""
@@ -229,6 +231,7 @@ class CopyRule:
     compaction: str = ""
     is_awaited: bool = False
     may_have_holes: bool = False
+    tail_ms: int | None = None
 
     @property
     def copies(self) -> bool:
@@ -269,6 +272,7 @@ class CopyRules:
             effective_copy_lag(config, self.lag_defaults) if self.lag_defaults else AT_ONCE,
             # Only a setting for the broker's own disk; retention.ms alone is the tier's.
             local_ms if local_ms >= 0 else None,
+            tail_ms=config.tail_copy_ms if self.lag_defaults else None,
         )
         if rule.copies and self.cleanup_policies is not None:
             rule = _with_policy(rule, self.cleanup_policies.of(name))

@@ -14,7 +14,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid, tail_uuid
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, segments_by_id
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.retention import young_copies
@@ -67,6 +67,15 @@ class CopyLimits:
     throttle_retry: ThrottleRetry = field(default_factory=ThrottleRetry)
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A finished segment, and the revisions of its partition that added and finished it."""
+
+    segment: RemoteLogSegmentMetadata
+    added_at: int
+    finished_at: int
+
+
 class SegmentCopier:
     """Copy inspected segments, and delete dangling copies of earlier attempts.
 
@@ -114,7 +123,7 @@ class SegmentCopier:
         sent: BytesSent,
         stopping: Flag,
         cancelled: Flag,
-    ) -> None:
+    ) -> Copied:
         """Copy a segment; on return it is COPY_SEGMENT_FINISHED.
 
         Args:
@@ -138,7 +147,7 @@ class SegmentCopier:
                 lease.require_held()
 
             source = SegmentSource(inspected, self._limits.chunk_bytes, sent, require_running)
-            self._copy(started, source, stopping, lease)
+            return self._copy(started, source, stopping, lease)
 
     def _copy(
         self,
@@ -146,8 +155,8 @@ class SegmentCopier:
         source: SegmentSource,
         stopping: Flag,
         lease: CopyLease,
-    ) -> None:
-        self._rlmm.add_remote_log_segment_metadata(
+    ) -> Copied:
+        added = self._rlmm.add_remote_log_segment_metadata(
             started, _context(started, "copy"), lease_ms=lease.lease_ms
         )
         self._leases.begin_renewal(lease)
@@ -162,11 +171,13 @@ class SegmentCopier:
             self._try_clean_up(copied)
             raise
         try:
-            self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
+            finished = self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
         except ENDED_BY_ANOTHER:
             self._try_delete_if_abandoned(copied)
             raise
         failpoint("copy.finished_registered")
+        segment = replace(copied, state=_State.COPY_SEGMENT_FINISHED)
+        return Copied(segment, added.revision, finished.revision)
 
     def active_copies_elsewhere(
         self, segments: Sequence[RemoteLogSegmentMetadata]
@@ -336,10 +347,11 @@ class SegmentCopier:
         inspected: InspectedSegment,
         broker_leader_epoch: int | None,
     ) -> RemoteLogSegmentMetadata:
+        id = tail_uuid() if inspected.is_tail else random_uuid()
         return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(name, random_uuid()),
-            start_offset=inspected.segment.base_offset,
-            end_offset=inspected.segment.end_offset,
+            remote_log_segment_id=RemoteLogSegmentId(name, id),
+            start_offset=inspected.start_offset,
+            end_offset=inspected.end_offset,
             max_timestamp_ms=inspected.max_timestamp_ms,
             broker_id=self._broker_id,
             event_timestamp_ms=self.now_ms(),

@@ -86,6 +86,7 @@ class SegmentSource:
     def _log_chunks(self, path: Path) -> Iterator[bytes]:
         remaining_bytes = self._inspected.size_bytes
         with reading_segment(path), open(open_regular(path), "rb", buffering=0) as file:
+            file.seek(self._inspected.first_position)
             while remaining_bytes:
                 self.require_running()
                 data = file.read(min(remaining_bytes, self._chunk_bytes))

@@ -1,4 +1,4 @@
-"""Run one copy pass over a partition: delete dangling copies, copy each rolled segment."""
+"""Run one copy pass over a partition: delete dangling copies, copy each rolled segment, a tail."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from services.api.lineage import Lineage
+from services.api.lineage import Lineage, SegmentLineage
 from services.api.remote_log_manager import Problem
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
@@ -45,6 +45,8 @@ from services.rlm.copy.rules import (
     lagging_log_segments,
 )
 from services.rlm.copy.segment import SegmentCopier
+from services.rlm.copy.superseded_copies import SupersededCopies
+from services.rlm.copy.tails import Tail, TailAge, inspect_tail, next_tail
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
 from services.rlm.kafka_log.partition_dir import (
     LocalSegment,
@@ -75,6 +77,7 @@ class _Pass:
     Attributes:
         log: from the tier's log start on.
         covered: the offsets in the tier, by the log's lineage.
+        copied: the same without those that only tails have.
         elsewhere: segments that another process may be copying.
     """
 
@@ -82,6 +85,7 @@ class _Pass:
     log: LocalLog
     tier: Tier
     covered: OffsetRanges
+    copied: OffsetRanges
     elsewhere: Sequence[RemoteLogSegmentMetadata]
     report: PassReport
 
@@ -126,6 +130,8 @@ class CopyTask:
         self._lagging: list[LocalSegment] = []
         self._lagging_before: list[LocalSegment] = []
         self._producers = ProducerReplay()
+        self._tail_age = TailAge(clock)
+        self._superseded = SupersededCopies(rlmm, broker_id, copier.now_ms)
         self._idle_state: object = None
         """The state of a pass that had nothing to do; until it changes, no pass has."""
         self._quota_turn = QuotaTurn(rules.quota, clock)
@@ -206,15 +212,22 @@ class CopyTask:
             beginning.forget()
         dangling = end_dangling_copies(self._copier, self._broker_id, tier.unfinished, report)
         self._count_lag(log, tier)
-        log_from_start, covered = log.from_offset(tier.log_start_offset), tier.covered(log.lineage)
-        current = _Pass(local, log_from_start, tier, covered, dangling.elsewhere, report)
+        current = _Pass(
+            local,
+            log.from_offset(tier.log_start_offset),
+            tier,
+            tier.covered(log.lineage),
+            tier.copied(log.lineage),
+            dangling.elsewhere,
+            report,
+        )
         failure = dangling.failure
-        if failure is not None and dangling.stops_copying(covered, self._copier.now_ms()):
+        if failure is not None and dangling.stops_copying(current.copied, self._copier.now_ms()):
             raise failure
         if rule.copies:
             self._copy_rolled(current)
         elif rule.compaction:
-            blocked = len(lagging_log_segments(current.log, covered))
+            blocked = len(lagging_log_segments(current.log, current.copied))
             problem = compacted(self._name.topic, rule.compaction, current.path, blocked)
             report.problems.append(problem)
         if failure is not None and not report.failure:
@@ -227,12 +240,14 @@ class CopyTask:
         if self._idle_state is None:
             return False
         log = local.read()
-        return log is not None and self._idle_state == self._state_at(log, leadership)
+        if log is None or self._idle_state != self._state_at(log, leadership):
+            return False
+        return self._due_tail(log, self._partition.tier.cached) is None
 
     def _state_at(self, log: LocalLog, leadership: Leadership) -> object:
         """Return what decides whether a pass has anything to do; None if RLMM has to be read.
 
-        The active segment does not decide: it is not copied.
+        The active segment does not decide: it is not copied, unless a tail is due.
         """
         tier = self._partition.tier
         if not tier.is_as_polled or log.log_end_offset < tier.cached.log_start_offset:
@@ -269,9 +284,18 @@ class CopyTask:
             report.failed(awaited_log_start(log), may_pass=True)
             return
         failure = self._record_lost(current)
+        self._mark_superseded(current)
         self._copy_missing(current)
         if failure is not None and not report.failure:
             raise failure
+
+    def _mark_superseded(self, current: _Pass) -> None:
+        log, tier = current.log, current.tier
+        if self._rules.lag_defaults is None or not self._superseded.may_exist(tier):
+            return  # `sediment ship` deletes no objects.
+        lineage = SegmentLineage(self._lineage(tier, log.lineage), log.log_end_offset)
+        self._partition.tier.changed_here()
+        self._superseded.mark(self._name, tier, lineage, self._epoch)
 
     def _copy_missing(self, current: _Pass) -> None:
         log, report = current.log, current.report
@@ -296,6 +320,19 @@ class CopyTask:
             report.problems.append(problem)
             if report.more_after_s is None:
                 report.failed(problem.message, may_pass=True)
+        if not (report.failure or report.blocked_segments or report.more_after_s is not None):
+            tier = self._partition.tier.refresh() if report.copied_segments else current.tier
+            tail = self._due_tail(current.log, tier)
+            if tail is not None:
+                self._copy_tail(current, tail, self._lineage(tier, log.lineage))
+
+    def _due_tail(self, log: LocalLog, tier: Tier) -> Tail | None:
+        rule = self._rules.of(self._name)
+        if not rule.copies or rule.tail_ms is None:
+            return None
+        settled = self._partition.role.as_settled(log.from_offset(tier.log_start_offset))
+        tail = next_tail(settled, tier.covered(log.lineage))
+        return tail if self._tail_age.is_due(tail, rule.tail_ms) else None
 
     def _record_lost(self, current: _Pass) -> RemoteStorageError | None:
         """Record lost ranges; return the error of RLMM, if any, which does not stop copying."""
@@ -326,7 +363,7 @@ class CopyTask:
         return "; ".join(known)
 
     def _candidates(self, current: _Pass) -> list[LocalSegment]:
-        report, covered = current.report, current.covered
+        report, covered = current.report, current.copied
         present = in_tier(current.log, covered)
         report.present_segments = len(present)
         report.present_bytes = sum(segment.size_bytes for segment in present)
@@ -360,18 +397,10 @@ class CopyTask:
         local, log, report = current.local, current.log, current.report
         ends_s = None if self._turn_s is None else self._clock() + self._turn_s
         for number, segment in enumerate(candidates):
-            if self._stopping.is_set():
-                report.failed("RLM is stopping, or drained", may_pass=False)
-                return
             if ends_s is not None and self._clock() >= ends_s:
                 report.more_after_s = 0.0
                 return
-            if self._partition.retention.copy_paused:
-                report.more_after_s = _PAUSE_S
-                return
-            wait_s = self._quota_turn.wait_s(segment.size_bytes)
-            if wait_s:
-                report.more_after_s = wait_s
+            if not self._may_begin(segment.size_bytes, report):
                 return
             blocked_segments = len(candidates) - number
             with self._stopping_at_failure(current, segment, blocked_segments) as problems:
@@ -383,17 +412,8 @@ class CopyTask:
                     may_have_holes=self._rule.may_have_holes,
                     producers=self._producers,
                 )
-                # The bytes sent must be those that were inspected; the folder is checked once.
-                local.require_present()
-                if not self._is_still_led(local):
-                    report.more_after_s = 0.0
+                if not self._copy_if_led(local, inspected, report):
                     return
-                self._rule = self._rules.of(self._name)
-                if not self._rule.copies:
-                    self._publish_lag([])
-                    return
-                self._quota_turn.end()
-                self._copy(inspected, report)
             if problems:
                 return
             self._publish_lag([s for s in self._lagging if s.base_offset != segment.base_offset])
@@ -401,6 +421,46 @@ class CopyTask:
             report.copied_segments += 1
             report.copied_bytes += inspected.size_bytes
             self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
+
+    def _copy_tail(self, current: _Pass, tail: Tail, lineage: Lineage) -> None:
+        log, report = current.log, current.report
+        with self._stopping_at_failure(current, tail.segment, blocked_segments=0) as problems:
+            inspected = inspect_tail(
+                tail, log.segments, lineage, log.log_start_offset, self._producers
+            )
+            if inspected is None or not self._may_begin(inspected.size_bytes, report):
+                return
+            if not self._copy_if_led(current.local, inspected, report):
+                return
+        if not problems:
+            report.copied_tails += 1
+            report.copied_bytes += inspected.size_bytes
+
+    def _may_begin(self, size_bytes: int, report: PassReport) -> bool:
+        """Return whether another segment may be copied now; if not, the report says why."""
+        if self._stopping.is_set():
+            report.failed("RLM is stopping, or drained", may_pass=False)
+            return False
+        wait_s = _PAUSE_S if self._partition.retention.copy_paused else None
+        report.more_after_s = wait_s or self._quota_turn.wait_s(size_bytes) or None
+        return report.more_after_s is None
+
+    def _copy_if_led(
+        self, local: LocalPartition, inspected: InspectedSegment, report: PassReport
+    ) -> bool:
+        """Copy what was inspected; return False if this broker does not lead any more."""
+        # The bytes sent must be those that were inspected; the folder is checked once.
+        local.require_present()
+        if not self._is_still_led(local):
+            report.more_after_s = 0.0
+            return False
+        self._rule = self._rules.of(self._name)
+        if not self._rule.copies:
+            self._publish_lag([])
+            return False
+        self._quota_turn.end()
+        self._copy(inspected, report)
+        return True
 
     def _is_still_led(self, local: LocalPartition) -> bool:
         """Return whether the leader epoch of this pass is still the latest known here.
@@ -423,7 +483,7 @@ class CopyTask:
         self._partition.tier.changed_here()
         report.copy_requests += 1
         try:
-            self._copier.copy(
+            copied = self._copier.copy(
                 self._name, inspected, self._epoch, sent, self._stopping, self._cancelled
             )
         except BaseException as e:
@@ -433,6 +493,7 @@ class CopyTask:
             elif not isinstance(e, CopyCancelledError):
                 report.copy_errors += 1
             raise
+        self._partition.tier.copied(copied.segment, copied.added_at, copied.finished_at)
 
     @contextmanager
     def _stopping_at_failure(

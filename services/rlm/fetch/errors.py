@@ -93,6 +93,10 @@ class RecentTierError(ReadRefusedError):
     kafka_error = FetchError.TIERED_STORAGE_NOT_AVAILABLE
 
 
+class SegmentReplacedError(RecentTierError):
+    """The error if a segment is gone that another one supersedes: read the tier again."""
+
+
 class ReadTimeoutError(ReadRefusedError):
     """The error if bytes do not arrive in time; their request continues."""
 

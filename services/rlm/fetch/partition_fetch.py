@@ -32,6 +32,7 @@ from services.rlm.fetch.errors import (
     OffsetOutOfRangeError,
     ReadTimeoutError,
     RecentTierError,
+    SegmentReplacedError,
     UnknownLeaderEpochError,
     UnknownPartitionError,
 )
@@ -287,8 +288,8 @@ class PartitionFetch:
                     raise
                 self.view.read_log()
                 self.view.calls.in_time(self.view.refresh_tier)
-            except DECIDED_BY_TIER:
-                if not self.view.tier_is_recent:
+            except DECIDED_BY_TIER as e:
+                if not self.view.tier_is_recent and not isinstance(e, SegmentReplacedError):
                     raise
                 self.view.calls.in_time(self.view.refresh_tier)
 
@@ -393,7 +394,9 @@ class PartitionFetch:
         except RemoteResourceNotFoundError as e:
             find = partial(self.view.find_remote, self._offset, is_changed=True)
             now = find() if is_in_pool else self.view.calls.in_time(find)
-            if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
+            if now is not None and now.remote_log_segment_id != segment.remote_log_segment_id:
+                raise SegmentReplacedError(f"offset {self._offset} is in another segment") from e
+            if now is None:
                 raise self._absent(f"offset {self._offset} was deleted during the read") from e
             id, reason = str(segment.remote_log_segment_id), str(e)
             reason = reason.partition(": ")[2] if reason.startswith(id) else reason

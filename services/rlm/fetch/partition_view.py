@@ -177,9 +177,13 @@ class PartitionView:
             try:
                 self._tier_stable_end = self._read_tier_stable_end()
             except RemoteResourceNotFoundError:
-                if not self.tier_is_recent:
-                    raise
-                self.read_tier_always()  # The newest segment was deleted since.
+                newest, was_recent = self.tier.newest, self.tier_is_recent
+                self.read_tier_always()
+                if not was_recent:
+                    self.refresh_tier(offset)
+                    if self.tier.newest == newest:
+                        raise
+                # It was deleted since.
                 return self.find_bounds(offset, isolation)
         return self.bounds()
 
@@ -316,9 +320,13 @@ class PartitionView:
             try:
                 return self.calls.call(lambda: self.partition.tier.lineage.merged(self.tier, local))
             except RemoteResourceNotFoundError as e:
-                if not self.tier_is_recent:
+                if self.tier_is_recent:
+                    raise RecentTierError(str(e)) from e
+                newest = self.tier.newest
+                self.refresh_tier()
+                if self.tier.newest == newest:
                     raise
-                raise RecentTierError(str(e)) from e
+                return self.lineage()  # It was superseded since.
 
     def check_leader_epoch(self, epoch: int | None) -> None:
         """Check the leader epoch that a reader knows; None passes (KIP-320).

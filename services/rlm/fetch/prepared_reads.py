@@ -8,6 +8,7 @@ from threading import Lock
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import FetchPartition
 from services.rlm.fetch.chunk_cache import MIB, Chunk
+from services.rlm.fetch.errors import SegmentReplacedError
 from services.rlm.fetch.partition_fetch import (
     DECIDED_BY_TIER,
     PartitionBudget,
@@ -96,8 +97,8 @@ class PreparedRead:
             diverging = self._prepare_once(first_bytes)
             if diverging is None or not view.tier_is_recent:
                 return diverging
-        except DECIDED_BY_TIER:
-            if not view.tier_is_recent:
+        except DECIDED_BY_TIER as e:
+            if not view.tier_is_recent and not isinstance(e, SegmentReplacedError):
                 raise
         view.read_tier_always()
         self.bounds = None

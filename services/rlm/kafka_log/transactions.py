@@ -35,54 +35,70 @@ MAX_HISTORY = 50_000
 class ProducerReplay:
     """Make producer snapshots that a broker has lost or never wrote, reading each header once.
 
-    Segments from before Kafka 2.8 have none. Not thread-safe.
+    Segments from before Kafka 2.8 have none, and nor has the middle of a segment. Not thread-safe.
+
+    Attributes:
+        position: of the first batch that the latest snapshot does not have, in a segment that
+            begins below its offset.
     """
 
     def __init__(self) -> None:
         self._lineage: Lineage | None = None
         self._producers = Producers()
-        self._offset = -1
+        self._offset = self._base_offset = -1
+        self.position = 0
 
     def snapshot_at(
         self, segments: Sequence[LocalSegment], lineage: Lineage, offset: int
     ) -> bytes | None:
-        """Return the snapshot at `offset`, where a segment begins; None if the log is damaged.
+        """Return the snapshot at `offset`, where a batch begins; None if the log is damaged.
 
         Replays from the newest valid snapshot not above it, or else from the log's start, as a
         broker's recovery does (UnifiedLog.rebuildProducerState).
         """
         if lineage != self._lineage or offset < self._offset:
             # Another leader may have replaced records.
-            self._lineage, self._offset = lineage, -1
-        start, stored = _newest_snapshot(segments, offset)
-        if start > self._offset:
-            self._producers = Producers(stored or EMPTY_PRODUCER_SNAPSHOT)
-            self._offset = start
+            self._lineage, self._offset, self._base_offset = lineage, -1, -1
+        if self._offset < max(s.base_offset for s in segments if s.base_offset <= offset):
+            start, stored = _newest_snapshot(segments, offset)
+            if start > self._offset:
+                self._producers = Producers(stored or EMPTY_PRODUCER_SNAPSHOT)
+                self._offset = start
         for segment in segments:
-            if segment.is_rolled and self._offset <= segment.end_offset < offset:
-                if not self._replay(segment):
-                    self._offset = -1
-                    return None
-                self._offset = segment.end_offset + 1
-        return self._producers.snapshot() if self._offset >= offset else None
+            is_below = not segment.is_rolled or self._offset <= segment.end_offset
+            if segment.base_offset < offset and is_below and not self._replay(segment, offset):
+                self._offset = -1
+                return None
+        return self._producers.snapshot() if self._offset == offset else None
 
-    def _replay(self, segment: LocalSegment) -> bool:
-        """Add the batches of a segment; return False if it is damaged."""
+    def _replay(self, segment: LocalSegment, until_offset: int) -> bool:
+        """Add the batches of a segment that begin below an offset; return False if one is damaged.
+
+        Continues in the segment where it ended the last time.
+        """
+        if segment.base_offset != self._base_offset:
+            self._base_offset, self.position = segment.base_offset, 0
         try:
-            with closing(_batches_of(segment)) as batches:
+            with closing(_batches_of(segment, self.position)) as batches:
                 for batch in batches:
+                    if batch.base_offset >= until_offset:
+                        break
                     if batch.base_offset >= self._offset:
                         self._producers.observe(batch)
+                    self.position = batch.next_position
         except BatchError:
+            self._base_offset = -1
             return False
+        is_whole = segment.is_rolled and segment.end_offset < until_offset
+        self._offset = segment.end_offset + 1 if is_whole else until_offset
         return True
 
 
-def _batches_of(segment: LocalSegment) -> Generator[Batch, None, None]:
+def _batches_of(segment: LocalSegment, position: int = 0) -> Generator[Batch, None, None]:
     """Read the headers of a segment's batches; raise BatchError at a damaged one."""
-    path = segment.log_path
+    path, base_offset = segment.log_path, segment.base_offset
     with reading_segment(path), FileWindow(path, HEADERS_READ_AHEAD_BYTES) as window:
-        yield from walk_batches(window, 0, segment.size_bytes, segment.base_offset, verify=False)
+        yield from walk_batches(window, position, segment.size_bytes, base_offset, verify=False)
 
 
 class LogTail:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from services.api.holds import Hold
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import topic_config
+from services.rlmm.changes.superseded import better_copies
 from services.rlmm.database.db import (
     JsonRow,
     PartitionKey,
@@ -211,7 +212,10 @@ class LockedPartitions:
             )
             topic, config = partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
             holds = partial(self._holds, partition.key)
-            locked = LockedPartition(partition, row.name, topic, config, holds, within_bound)
+            better = partial(better_copies, self._connection, partition.key)
+            locked = LockedPartition(
+                partition, row.name, topic, config, holds, within_bound, better
+            )
             by_key[row.topic_id, row.partition] = locked
         return by_key
 

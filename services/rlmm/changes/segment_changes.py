@@ -50,6 +50,7 @@ from services.rlmm.guards import (
     Partition,
     fence,
     illegal_move,
+    is_superseded,
     may_move,
     raise_leader_epoch,
     unknown_segment,
@@ -320,7 +321,12 @@ class _Moves:
             return MutationOutcome(is_own, change.repeat(stored.state_revision).revision)
         outcome = change.record(_event(item, stored))
         before = RemoteLogSegmentState(stored.state)
-        change.partition.move_totals(before, item.update.state, stored.segment_size_in_bytes)
+        change.partition.move_totals(
+            before,
+            item.update.state,
+            stored.segment_size_in_bytes,
+            is_superseded=is_superseded(item.context),
+        )
         move = Move(item.update, stored.state, outcome.revision, item.context.plan_id)
         self._moves.append(replace(move, kept_until_ms=kept_until_ms))
         return outcome
