@@ -81,17 +81,14 @@ def index_in_order(connection: Connection, segments: Sequence[RemoteLogSegmentMe
     epoch_index.add(connection, copies)
     finished = [s for s in segments if s.state is FINISHED]
     for run in _runs(finished, _highest_offsets(connection, finished)):
-        if len(run) > 1:
-            epoch_index.publish_appended(connection, run)
-        else:
-            epoch_index.add(connection, run)
-            epoch_index.publish(connection, [run[0].remote_log_segment_id])
+        epoch_index.add(connection, run)
+        epoch_index.publish(connection, [each.remote_log_segment_id for each in run])
 
 
 def _runs(
     segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[int, int]
 ) -> Iterator[list[RemoteLogSegmentMetadata]]:
-    """Split the segments into runs that publish_appended accepts, and single segments.
+    """Split the segments into runs that `publish` accepts at once, and single segments.
 
     Args:
         highest_offsets: by leader epoch, the highest offset finished before the first segment.

@@ -5,10 +5,10 @@ segment; a look-up takes the entry at or below the offset. The table segment_epo
 all partitions: a row for each segment and each of its epochs. Look-ups stay statements of one index
 read, whatever the number of segments.
 
-How to use. `add` when a copy begins, `publish` when it finishes (one segment of a partition at a
-time), `unpublish` when its deletion starts, `delete` when it is over. `publish_appended` does the
-work of the first two for segments that begin above all that finished before, as imports bring them.
-All within the caller's transaction, with the partition's lock held.
+How to use. `add` when a copy begins, `publish` when it finishes (of a partition one segment at a
+time, or several that each begin above all that finished before, as imports bring them), `unpublish`
+when its deletion starts, `delete` when it is over. All within the caller's transaction, with the
+partition's lock held.
 
 Invariants.
 * A row is `referenced` if it is in Kafka's map: its segment is finished, and no later one has taken
@@ -24,77 +24,23 @@ Cancellation and crash. The statements are part of a transaction: all of them ap
 database is the transaction's error; nothing is cached here.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 
 from sqlalchemy import Connection
 
 from services.api.ids import RemoteLogSegmentId
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
-from services.rlmm.database.db import JsonRow, key_of, partition_row, run, segment_row
-
-# The first offset of each epoch.
-_FIRST = """json_to_recordset(%(rows)s) AS first (
-        topic_id uuid, partition int, leader_epoch int, start_offset bigint)"""
-
-_IN_EPOCH_OF_FIRST = """topic_id = first.topic_id AND partition = first.partition
-                AND leader_epoch = first.leader_epoch"""
-
-_DISPLACE_APPENDED = f"""
-    UPDATE segment_epochs SET overlapped = true, referenced = false
-    WHERE ctid = ANY(ARRAY(
-        SELECT displaced.ctid
-        FROM {_FIRST}
-        CROSS JOIN LATERAL (
-            SELECT ctid FROM segment_epochs
-            WHERE {_IN_EPOCH_OF_FIRST} AND referenced AND start_offset >= first.start_offset
-            ORDER BY start_offset LIMIT 1
-        ) AS displaced))"""
+from services.rlmm.database.db import JsonRow, run, segment_row
 
 _INSERT = """
     INSERT INTO segment_epochs (
         topic_id, partition, segment_id, leader_epoch, segment_start_offset, start_offset,
         end_offset, referenced, overlapped)
-    SELECT added.*, %(referenced)s, false
+    SELECT added.*, false, false
     FROM json_to_recordset(%(rows)s) AS added (
         topic_id uuid, partition int, segment_id uuid, leader_epoch int,
         segment_start_offset bigint, start_offset bigint, end_offset bigint)"""
-
-_RAISE = """ON CONFLICT (topic_id, partition, leader_epoch) DO UPDATE SET
-        highest_offset = greatest(h.highest_offset, excluded.highest_offset),
-        longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
-
-_RAISE_APPENDED_OFFSETS = f"""
-    INSERT INTO highest_offsets AS h (
-        topic_id, partition, leader_epoch, highest_offset, longest_reach)
-    SELECT topic_id, partition, leader_epoch, max(end_offset), max(end_offset - start_offset)
-    FROM json_to_recordset(%(rows)s) AS added (
-        topic_id uuid, partition int, leader_epoch int, start_offset bigint, end_offset bigint)
-    GROUP BY topic_id, partition, leader_epoch
-    {_RAISE}"""
-
-
-def publish_appended(connection: Connection, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """Add and publish segments of one partition, in their order, with the statements of one
-    segment.
-
-    In each of its epochs each segment has offsets, and they begin above all that finished there
-    before it.
-    """
-    run(connection, _DISPLACE_APPENDED, list(_first_of_each_epoch(segments)))
-    rows = _rows(segments)
-    run(connection, _INSERT, rows, {"referenced": True})
-    run(connection, _RAISE_APPENDED_OFFSETS, rows)
-
-
-def _first_of_each_epoch(segments: Sequence[RemoteLogSegmentMetadata]) -> Iterator[JsonRow]:
-    epochs: set[int] = set()
-    for segment in segments:
-        for epoch, start, _ in segment.epoch_ranges():
-            if epoch not in epochs:
-                epochs.add(epoch)
-                key = partition_row(key_of(segment.topic_id_partition))
-                yield {**key, "leader_epoch": epoch, "start_offset": start}
 
 
 def _rows(segments: Iterable[RemoteLogSegmentMetadata]) -> list[JsonRow]:
@@ -120,12 +66,11 @@ _LONGEST_RANGES = [(digits, min(10**digits - 1, INT64_MAX)) for digits in range(
 RANGE_CLASSES = "(VALUES " + ", ".join(f"({d}, {longest})" for d, longest in _LONGEST_RANGES) + ")"
 """SQL for all classes: the digits of `end_offset - start_offset`, and its maximum."""
 
-# The ranges of the finishing segments, at most one of each partition, and the segments that had
-# finished in their epochs. (Here and below, rows are found by LATERAL subqueries that the planner
-# cannot take apart, and written by ctid: the planner knows too little of the keys to join by them.
-# No other transaction changes these rows while the partition is locked. Without statistics the
-# planner rates every index alike, even one that reads a whole epoch: ORDER BY selects the right
-# one.)
+# The ranges of the finishing segments, and the segments that had finished in their epochs. (Here
+# and below, rows are found by LATERAL subqueries that the planner cannot take apart, and written by
+# ctid: the planner knows too little of the keys to join by them. No other transaction changes these
+# rows while the partition is locked. Without statistics the planner rates every index alike, even
+# one that reads a whole epoch: ORDER BY selects the right one.)
 _OWN = """
     SELECT own.*, h.highest_offset, h.longest_reach
     FROM json_to_recordset(%(rows)s) AS finishing (topic_id uuid, partition int, segment_id uuid)
@@ -195,9 +140,12 @@ _REFERENCE = f"""
 _RAISE_HIGHEST_OFFSETS = f"""
     INSERT INTO highest_offsets AS h (
         topic_id, partition, leader_epoch, highest_offset, longest_reach)
-    SELECT topic_id, partition, leader_epoch, end_offset, end_offset - start_offset
+    SELECT topic_id, partition, leader_epoch, max(end_offset), max(end_offset - start_offset)
     FROM ({_OWN}) AS own
-    {_RAISE}"""
+    GROUP BY topic_id, partition, leader_epoch
+    ON CONFLICT (topic_id, partition, leader_epoch) DO UPDATE SET
+        highest_offset = greatest(h.highest_offset, excluded.highest_offset),
+        longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
 
 PUBLISH = (_DISPLACE, _REFERENCE, _RAISE_HIGHEST_OFFSETS)
 
@@ -219,12 +167,13 @@ DELETE = f"DELETE FROM segment_epochs WHERE ctid = ANY({_KEYS})"
 
 def add(connection: Connection, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
     """Add segments whose copies begin: lists by epoch show them, look-ups do not."""
-    run(connection, _INSERT, _rows(segments), {"referenced": False})
+    run(connection, _INSERT, _rows(segments))
 
 
 def publish(connection: Connection, segment_ids: Collection[RemoteLogSegmentId]) -> None:
-    """Publish finishing segments, each of another partition, to look-ups.
+    """Publish finishing segments to look-ups: of a partition one, or several that are appended.
 
+    Appended ones have offsets in each of their epochs, above all that finished there before them.
     The order of the statements matters: neighbours are flagged while they are still referenced, and
     all statements read the highest offset before it rises.
     """
