@@ -214,9 +214,20 @@ def test_a_stream_to_the_present_end_fails_when_retention_has_deleted_what_it_ha
     assert sorted(row.offset for row in written) == [0, 1]
 
 
-@pytest.mark.parametrize("damaged", ["[1]", '{"payments": {"0": 1}}', '{"payments": 1}'])
-def test_a_damaged_checkpoint_is_named_in_one_sentence(
-    spark: SparkSession, tier: Tier, tmp_path: Path, damaged: str
+@pytest.mark.parametrize(
+    ("damaged", "error"),
+    [
+        ("[1]", "the stream's checkpoint is damaged"),
+        ('{"payments": {"0": 1}}', "the stream's checkpoint is damaged"),
+        ('{"payments": 1}', "the stream's checkpoint is damaged"),
+        # Spark parses the text before the source gets it (docs/use/spark.md).
+        ('{"payments": ', "JSONDecodeError"),
+        ("[" * 100_000, "RecursionError"),
+    ],
+    ids=["list", "no id", "number", "no json", "deep json"],
+)
+def test_a_damaged_checkpoint_fails_as_the_page_says(
+    spark: SparkSession, tier: Tier, tmp_path: Path, damaged: str, error: str
 ) -> None:
     [tp] = a_topic()
     copied(tier, tp, 0, [plain(0, [b"a", b"b"])])
@@ -233,11 +244,9 @@ def test_a_damaged_checkpoint_is_named_in_one_sentence(
     (tmp_path / "offsets" / ".0.crc").unlink()
     for file in (tmp_path / "commits").iterdir():
         file.unlink()
-    with pytest.raises(
-        StreamingQueryException, match="the stream's checkpoint is damaged"
-    ) as raised:
+    with pytest.raises(StreamingQueryException, match=error) as raised:
         run_to_its_end(writer)
-    assert "Traceback" not in str(raised.value)
+    assert ("Traceback" in str(raised.value)) is error.endswith("Error")
 
 
 def run_to_its_end(writer: DataStreamWriter) -> None:
