@@ -33,12 +33,13 @@ BUDGETS = {
     "services/cli": 7_300,
     "services/console": 1_250,
     "services/local": 2_600,
+    "services/interop": 700,
     "spark_jobs": 8_470,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
 PRODUCT_LINES = 81_000
 PLUGIN_LINES = 6_300
-TOOLS_LINES = 3_500
+TOOLS_LINES = 3_560
 TEST_LINES = 119_000
 SETTINGS = 164
 RPCS = 71
@@ -48,10 +49,13 @@ SHARED_BY_RLM = ("partition", "tier", "losses", "reporting", "kafka_log", "metri
 """What reading needs of shipping: modules and folders of services/rlm by the begin of the name."""
 DOOR = ("services.rlm.manager", "services.rlm.fetch.reads")
 """The one import of shipping that leads into reading."""
-WINGS = ("spark_jobs", "services.cli", "services.console", "services.views", "services.local")
+WINGS = (
+    *("spark_jobs", "services.cli", "services.console", "services.views", "services.local"),
+    "services.interop",
+)
 """Each may import the core and what it needs of shipping and reading."""
 BETWEEN_WINGS = {
-    "services.cli": ("services.views", "services.local", "spark_jobs"),
+    "services.cli": ("services.views", "services.local", "services.interop", "spark_jobs"),
     "services.console": ("services.views", "services.local"),
     "spark_jobs": ("services.local",),
 }

@@ -32,6 +32,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "usage": ("--price-per-gib-month 0.023", "payments --ages", "--by owner"),
     "anomalies": ("", "--kind CORRUPT_OBJECT --topic payments"),
     "verified": ("", "payments"),
+    "metadata print": (
+        "remote_log_snapshot",
+        "dump/00000000000000000000.log -o json",
+        "--bootstrap-server kafka.example:9092",
+    ),
     "holds list": ("", "payments"),
     "holds set": (
         'payments --name audit --reason "until the audit ends"',

@@ -41,6 +41,7 @@ GROUPS = {
         "usage": ("usage", "Show what the tier holds and costs."),
         "anomalies": ("reconcile", "List the problems that reconcile and scrub found."),
         "verified": ("verify", "Show what was verified of each topic, and how long ago."),
+        "metadata": ("metadata", "Read the metadata of Kafka's own RemoteLogMetadataManager."),
     },
     "Change": {
         "topics": ("topics", "List, configure and delete topics."),

@@ -11,6 +11,7 @@ from services.cli.examples import EXAMPLES, examples_of
 from tests.deep.test_cli_up import Up, running_up
 from tests.harness.sediment_command import sediment
 from tests.harness.world import BUNDLED_LOG
+from tests.unit.cli.test_metadata_print import SNAPSHOTS, snapshot_file
 from tools.commands_page import commands
 
 POLICY = (
@@ -33,7 +34,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     link_log_dir(BUNDLED_LOG, directory / "log")
     (directory / "policy.toml").write_text(POLICY)
     (directory / "rsm.env").write_text(SETTINGS)
-    stand_in = {name: str(directory / name) for name in ("policy.toml", "rsm.env")}
+    snapshot_file(directory, SNAPSHOTS)
+    names = ("policy.toml", "rsm.env", "remote_log_snapshot")
+    stand_in = {name: str(directory / name) for name in names}
     return {"/var/lib/kafka/data": str(directory / "log"), **stand_in}
 
 

@@ -35,10 +35,12 @@ ALLOWED = {
         "services.rsm",
         "services.rlmm",
         "services.rlm",
+        "services.interop",
         "services.local",
         "services.views",
         "spark_jobs",
     },
+    "services.interop": CORE,
     "services.views": CORE | {"services.rpc", "services.rlm", "services.workflows"},
     "services.console": CORE | {"services.views", "services.local", "services.rpc", "services.rsm"},
     "spark_jobs": CORE

@@ -5,7 +5,17 @@ from services.api.remote_log_manager import PartitionRole, RecordSource
 from services.client.records import RecordKind
 from services.rlm.copy.ship import ShipOutcome
 from services.rlm.kafka_log.log_dir import SkippedFolder
-from tools.printed.fields import boolean, fields, integer, list_of, nullable, one_of, text, time_ms
+from tools.printed.fields import (
+    boolean,
+    fields,
+    id_of,
+    integer,
+    list_of,
+    nullable,
+    one_of,
+    text,
+    time_ms,
+)
 from tools.printed.shared import EVENT, GAP, PARTITION, PROBLEM, PROBLEMS, SEGMENT, Document
 
 _CHANGED = fields(
@@ -159,7 +169,55 @@ _DRAIN = fields(
     },
 )
 
+_METADATA = (
+    fields(
+        "A record of Kafka's metadata topic. Kafka's own fields, by the kind of the metadata.",
+        {
+            "partition": integer("The partition of the metadata topic; -1 if it is not known."),
+            "offset": integer("The record's offset; of a snapshot, up to where it was made."),
+            "key": nullable(text("The record's key; null in topics that are not compacted.")),
+            "kind": one_of(
+                [
+                    "RemoteLogSegmentMetadata",
+                    "RemoteLogSegmentMetadataUpdate",
+                    "RemotePartitionDeleteMetadata",
+                    "SegmentSnapshot",
+                    "Tombstone",
+                ],
+                "Kafka's class; a Tombstone has no further fields.",
+            ),
+            "topic_id_partition?": fields("The partition of the user's topic.", PARTITION),
+            "segment_id?": id_of("the segment"),
+            "start_offset?": integer("The segment's first offset."),
+            "end_offset?": nullable(integer("Its last offset, inclusive.")),
+            "max_timestamp_ms?": time_ms("The time of its latest record; -1 if it has none."),
+            "broker_id?": integer("The broker that wrote the event."),
+            "event_timestamp_ms?": time_ms("When it wrote it."),
+            "segment_leader_epochs?": list_of(
+                list_of(integer("The epoch, or its first offset."), "An epoch and its start."),
+                "The segment's leader epochs.",
+            ),
+            "segment_size_in_bytes?": integer("The size of its .log file."),
+            "custom_metadata?": nullable(text("What the RemoteStorageManager returned, in hex.")),
+            "state?": text("The state of the segment, or of the partition's deletion."),
+            "txn_idx_empty?": boolean("Whether it has no transaction index."),
+            "version?": integer("The version of the message; 1 has what its key is made of."),
+            "broker_leader_epoch?": nullable(
+                integer("The epoch of the leader that wrote the event; null in version 0.")
+            ),
+        },
+    ),
+    fields(
+        "A line of a file _rlmm_committed_offsets.",
+        {
+            "partition": integer("The partition of the metadata topic."),
+            "offset": integer("Up to where the broker had read it."),
+        },
+    ),
+)
+
 DOCUMENTS = (
+    Document(("metadata print",), _METADATA, is_listed=True),
     Document(("drain",), (_DRAIN,)),
     Document(("partitions",), (_DESCRIPTION,), is_listed=True),
     Document(("partitions undelete", "partitions reset-epoch"), (_CHANGED,)),

@@ -1,0 +1,1 @@
+"""Read and write the metadata of Kafka's own RemoteLogMetadataManager; no network, no state."""
