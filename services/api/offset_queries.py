@@ -1,12 +1,19 @@
 """Define the part of RLM's contract that answers for offsets and deletes records."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
-from services.api.remote_log_manager import FetchError, IsolationLevel, RemoteLogManager
+from services.api.remote_log_manager import (
+    FetchError,
+    FetchPart,
+    FetchRequest,
+    IsolationLevel,
+    RemoteLogManager,
+)
 from services.api.validation import require_count, require_int32, require_int64
 
 MAX_OFFSET_QUERIES = 1_000
@@ -144,6 +151,18 @@ class RaisedLogStart:
     error: FetchError = FetchError.NONE
     error_message: str = ""
     log_start_offset: int = -1
+
+
+class Fetches(Protocol):
+    """What a reader of records needs of RemoteLogManager."""
+
+    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]: ...
+
+
+class PartitionReads(Fetches, Protocol):
+    """What a reader that looks for its place needs, too."""
+
+    def list_offsets(self, queries: OffsetQueries) -> list[OffsetAnswer]: ...
 
 
 class OffsetService(RemoteLogManager, Protocol):

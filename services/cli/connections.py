@@ -3,7 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -21,6 +21,7 @@ from services.api.segment_objects import SegmentObjects
 from services.cli.command import Command, Group
 from services.cli.output import CommandError, Format, Table, print_json, print_tables, say
 from services.cli.security import chosen_security
+from services.client.leader import LeaderReads
 from services.common.addresses import each_address
 from services.common.client_security import ClientSecurity, SecurityOptions
 from services.local.data_directory import (
@@ -282,6 +283,18 @@ class Call:
     def rlm_client(self) -> Iterator[OffsetService]:
         with self._channel("rlm") as (channel, target):
             yield RemoteLogManagerClient(channel, target)
+
+    @contextmanager
+    def rlm_readers(self) -> Iterator[tuple[OffsetService, LeaderReads]]:
+        """Connect to an RLM, and through it to those beside the leaders of partitions."""
+        with ExitStack() as opened:
+
+            def connect(target: str) -> OffsetService:
+                channel = open_channel(target, self.security_for(target))
+                return RemoteLogManagerClient(opened.enter_context(channel), target)
+
+            given = connect(self.address("rlm"))
+            yield given, LeaderReads(given, connect)
 
     @contextmanager
     def rsm_clients(self) -> Iterator[tuple[RemoteStorageManager, SegmentObjects]]:

@@ -12,9 +12,8 @@ import typer
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.offset_queries import OffsetService, SpecialTime
+from services.api.offset_queries import Fetches, PartitionReads, SpecialTime
 from services.api.partitions import OffsetGap
-from services.api.remote_log_manager import RemoteLogManager
 from services.api.validation import INT64_MAX
 from services.cli.command import quantity
 from services.cli.connections import Call, TopicPartition, command_group, with_services
@@ -169,8 +168,8 @@ def fetch(
     is_bounded = follow or last is not None or bool(ends)
     most = max_records if max_records or is_bounded else _FEW_RECORDS
     options = ReadOptions(max_batch_bytes, isolation.level, show_transactions, follow)
-    with call.rlm_client() as manager:
-        tp = find_readable_partition(manager, topic_partition, call)
+    with call.rlm_readers() as (given, manager):
+        tp = find_readable_partition(given, topic_partition, call)
         first, end = starts[0](manager, tp, isolation), INT64_MAX
         for place in ends:
             end = place(manager, tp, isolation)
@@ -284,7 +283,7 @@ def _before(end: int, records: Iterator[Record], notices: _Notices) -> Iterator[
         yield record
 
 
-_Place = Callable[[OffsetService, TopicIdPartition, Isolation], int]
+_Place = Callable[[PartitionReads, TopicIdPartition, Isolation], int]
 
 
 def _places(
@@ -322,16 +321,14 @@ def _at_time(text: str) -> _Place:
 
 
 def _before_end(
-    last: int, manager: OffsetService, tp: TopicIdPartition, isolation: Isolation
+    last: int, manager: PartitionReads, tp: TopicIdPartition, isolation: Isolation
 ) -> int:
     places = [SpecialTime.EARLIEST, SpecialTime.LATEST]
     start, end = find_offsets(manager, tp, places, isolation)
     return max(end.offset - last, start.offset)
 
 
-def records(
-    manager: RemoteLogManager, tp: TopicIdPartition, offset: int
-) -> Iterator[PrintedRecord]:
+def records(manager: Fetches, tp: TopicIdPartition, offset: int) -> Iterator[PrintedRecord]:
     """Read records from `offset` on, in the printed form."""
     return (printed(record) for record in decoded(manager, tp, offset, None, raise_unreadable))
 

@@ -14,7 +14,7 @@ from services.api.offset_queries import (
     OffsetAnswer,
     OffsetQueries,
     OffsetQuery,
-    OffsetService,
+    PartitionReads,
     SpecialTime,
 )
 from services.api.remote_log_manager import FetchError, IsolationLevel
@@ -67,8 +67,8 @@ def offsets(
     """
     wanted = {special.name.lower(): int(special) for special in SpecialTime}
     wanted |= {text: time_ms(text) for text in time or ()}
-    with call.rlm_client() as manager:
-        tp = find_readable_partition(manager, topic_partition, call)
+    with call.rlm_readers() as (given, manager):
+        tp = find_readable_partition(given, topic_partition, call)
         offsets = find_offsets(manager, tp, [*wanted.values()], isolation)
     columns = ("of", "offset", "epoch", "time of the record")
     named = zip(wanted, offsets, strict=True)
@@ -91,7 +91,7 @@ def _as_row(named: tuple[str, OffsetAnswer]) -> tuple[object, ...]:
 
 
 def find_offsets(
-    manager: OffsetService,
+    manager: PartitionReads,
     tp: TopicIdPartition,
     times_ms: Sequence[int],
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
@@ -117,7 +117,7 @@ def exit_code_of_fetch(error: FetchError | None) -> int:
 
 
 def offset_at(
-    manager: OffsetService, tp: TopicIdPartition, at_ms: int, isolation: Isolation
+    manager: PartitionReads, tp: TopicIdPartition, at_ms: int, isolation: Isolation
 ) -> int:
     """Find the first offset of a time or later; the end of the log if no record has one."""
     at, end = find_offsets(manager, tp, [at_ms, SpecialTime.LATEST], isolation)

@@ -9,6 +9,7 @@ from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import OffsetQueries, OffsetQuery, SpecialTime
 from services.api.remote_log_manager import FetchError, IsolationLevel, all_descriptions
+from services.client.leader import LeaderReads
 from services.client.records import ReadFailedError, ReadOptions, Record, decoded
 from services.common.addresses import other_machine
 from services.common.client_security import PLAINTEXT, ClientSecurity
@@ -27,7 +28,7 @@ class AtTime:
 
 
 class TierConsumer:
-    """A connection to an RLM, or to several of one tier. Not thread-safe.
+    """A connection to the RLMs of a cluster, found through any of them. Not thread-safe.
 
         with TierConsumer("rlm.example:9093", ClientSecurity(ca, certificate, key)) as consumer:
             for record in consumer.records("payments", 0):
@@ -44,15 +45,20 @@ class TierConsumer:
     """
 
     def __init__(self, rlm: str, security: ClientSecurity | None = None) -> None:
+        self._opened = ExitStack()
+        self._security = security
+        self._rlm = self._connect(rlm)
+        self._reads = LeaderReads(self._rlm, self._connect)
+
+    def _connect(self, rlm: str) -> RemoteLogManagerClient:
         other = other_machine(rlm)
-        if security is None and other is not None:
+        if self._security is None and other is not None:
             raise InvalidRequestError(
                 f"{other} is another machine, and no security was chosen; pass "
                 "ClientSecurity(ca=..., certificate=..., key=...), or PLAINTEXT if it serves that"
             )
-        self._opened = ExitStack()
-        channel = self._opened.enter_context(open_channel(rlm, security or PLAINTEXT))
-        self._rlm = RemoteLogManagerClient(channel, rlm)
+        channel = open_channel(rlm, self._security or PLAINTEXT)
+        return RemoteLogManagerClient(self._opened.enter_context(channel), rlm)
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +107,7 @@ class TierConsumer:
         """
         tp = self._find(topic, partition)
         options = ReadOptions(batch_limit_bytes, isolation, with_transactions, follow)
-        return decoded(self._rlm, tp, self._offset(tp, start, isolation), options)
+        return decoded(self._reads, tp, self._offset(tp, start, isolation), options)
 
     def _find(self, topic: str, partition: int) -> TopicIdPartition:
         named = [tp for tp in self.partitions(topic) if tp.partition == partition]
@@ -117,7 +123,7 @@ class TierConsumer:
             return start
         at = start.timestamp_ms if isinstance(start, AtTime) else start
         queries = OffsetQuery(tp, at), OffsetQuery(tp, SpecialTime.LATEST)
-        first, end = self._rlm.list_offsets(OffsetQueries(queries, isolation))
+        first, end = self._reads.list_offsets(OffsetQueries(queries, isolation))
         for answer in (first, end):
             if answer.error is not FetchError.NONE:
                 reason = f"{tp.topic}-{tp.partition}: {answer.error.value}: {answer.error_message}"

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
+from services.api.offset_queries import Fetches
 from services.api.remote_log_manager import (
     AbortedTransaction,
     FetchError,
@@ -17,7 +18,6 @@ from services.api.remote_log_manager import (
     FetchRequest,
     IsolationLevel,
     RecordSource,
-    RemoteLogManager,
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.inflate import DEFAULT_LIMIT_BYTES
@@ -127,7 +127,7 @@ def raise_unreadable(error: UnreadableBatchError) -> None:
 
 
 def decoded(
-    manager: RemoteLogManager,
+    manager: Fetches,
     tp: TopicIdPartition,
     offset: int,
     options: ReadOptions | None = None,
@@ -239,9 +239,7 @@ class _Answer:
     metadata_age_ms: int | None
 
 
-def _fetch(
-    manager: RemoteLogManager, tp: TopicIdPartition, offset: int, options: ReadOptions
-) -> _Answer:
+def _fetch(manager: Fetches, tp: TopicIdPartition, offset: int, options: ReadOptions) -> _Answer:
     """Fetch once, and again while RLM throttles the reader.
 
     A reader that follows waits for records, and retries what may pass.
@@ -263,7 +261,7 @@ def _fetch(
 
 
 def _fetch_once(
-    manager: RemoteLogManager, tp: TopicIdPartition, offset: int, options: ReadOptions
+    manager: Fetches, tp: TopicIdPartition, offset: int, options: ReadOptions
 ) -> _Answer:
     isolation = options.fetched_isolation
     request = FetchRequest(
