@@ -56,10 +56,16 @@ def _show_grants(policy: Policy, call: Call) -> None:
             print_json(fields_as_json(grant) | {"roles": sorted(grant.roles)})
         return
     rows = [
-        (number, ",".join(sorted(grant.roles)), ",".join(grant.topics), " ".join(grant.identities))
+        (
+            number,
+            ",".join(sorted(grant.roles)),
+            ",".join(grant.topics),
+            ",".join(grant.groups) or "-",
+            " ".join(grant.identities),
+        )
         for number, grant in enumerate(policy.grants, 1)
     ]
-    table = ("", ("grant", "roles", "topics", "identities"), rows)
+    table = ("", ("grant", "roles", "topics", "groups", "identities"), rows)
     print_tables(table, is_wide=call.is_wide)
 
 

@@ -20,6 +20,7 @@ from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.index_files import IndexFileLimits
 from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
 from services.rlm.fetch.reads import ReadLimits
+from services.rlm.kafka_admin.beside import BrokerBeside
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
@@ -49,8 +50,10 @@ def main() -> None:
             channels.enter_context(_open_channel(address, settings))
             for address in (settings.rsm_address, settings.rlmm_address)
         )
+        admin = _kafka_admin(settings)
         manager = _build_manager(
             settings,
+            admin,
             RemoteStorageManagerClient(rsm, settings.rsm_address),
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
@@ -58,7 +61,7 @@ def main() -> None:
         REGISTRY.register(TopicCollector(manager.led_partitions))
         REGISTRY.register(PoolCollector(manager.scheduler.lanes, manager.tier_calls.queue))
         REGISTRY.register(manager.topic_counts)
-        listener = _consumer_listener(settings, manager)
+        listener = _consumer_listener(settings, manager, admin)
         manager.start()
         if listener is not None:
             listener.start()
@@ -105,17 +108,21 @@ def _open_channel(address: str, settings: RlmSettings) -> grpc.Channel:
 
 
 def _consumer_listener(
-    settings: RlmSettings, manager: BrokerRemoteLogManager
+    settings: RlmSettings, manager: BrokerRemoteLogManager, admin: KafkaAdmin | None
 ) -> ConsumerListener | None:
     """Listen for consumers, with gRPC's transport and policy; None without an address."""
     if settings.consumer_listen_address is None:
         return None
     advertised = settings.consumer_advertised_address
+    beside, access = _beside(settings, manager, admin), None
     try:
+        if settings.has_tls:
+            logs_in = beside is not None and beside.needs_login
+            access = SocketAccess(settings, "RemoteLogManager", needs_certificates=not logs_in)
         return ConsumerListener(
             manager,
             split_address(settings.consumer_listen_address),
-            SocketAccess(settings, "RemoteLogManager") if settings.has_tls else None,
+            access,
             max(manager.broker_id, 0),
             split_address(advertised) if advertised else None,
             ConsumerLimits(
@@ -124,6 +131,7 @@ def _consumer_listener(
                 settings.consumer_idle_timeout_ms / 1000,
             ),
             manager.readers,
+            beside,
         )
     except FileError as e:
         raise SystemExit(f"cannot start: {e}") from e
@@ -132,6 +140,20 @@ def _consumer_listener(
         raise SystemExit(
             f"cannot listen on {address} for consumers: {e}; change RLM_CONSUMER_LISTEN_ADDRESS"
         ) from e
+
+
+def _beside(
+    settings: RlmSettings, manager: BrokerRemoteLogManager, admin: KafkaAdmin | None
+) -> BrokerBeside | None:
+    """Return the way to the broker whose log directories RLM reads; None if it knows of none."""
+    if admin is None or manager.broker_id < 0:
+        return None
+    return BrokerBeside(
+        admin,
+        manager.broker_id,
+        settings.kafka_security(),
+        may_send_plaintext=not settings.has_tls,
+    )
 
 
 def _always_ready() -> None:
@@ -143,6 +165,7 @@ def _always_ready() -> None:
 
 def _build_manager(
     settings: RlmSettings,
+    admin: KafkaAdmin | None,
     rsm: RemoteStorageManagerClient,
     rlmm: RemoteLogMetadataManagerClient,
 ) -> BrokerRemoteLogManager:
@@ -189,7 +212,7 @@ def _build_manager(
             limits,
             source=settings.partition_source,
             logs=direct_reader(rsm) if settings.direct_reads else None,
-            cluster=_cluster(settings),
+            cluster=None if admin is None else _cluster(settings, admin),
         )
     except LogDirError as e:
         raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
@@ -214,16 +237,19 @@ def _index_files(settings: RlmSettings) -> IndexFileLimits | None:
     )
 
 
-def _cluster(settings: RlmSettings) -> PolledCluster | None:
+def _kafka_admin(settings: RlmSettings) -> KafkaAdmin | None:
     if not settings.bootstrap_servers:
         return None
-    registered_id = settings.cluster_id or read_cluster_id(settings.log_dirs)
     security = settings.kafka_security()
     try:
         security.connection_options()
     except KafkaSecurityError as e:
         raise SystemExit(str(e)) from e
-    admin = KafkaAdmin(settings.bootstrap_servers, security=security)
+    return KafkaAdmin(settings.bootstrap_servers, security=security)
+
+
+def _cluster(settings: RlmSettings, admin: KafkaAdmin) -> PolledCluster:
+    registered_id = settings.cluster_id or read_cluster_id(settings.log_dirs)
     return PolledCluster(admin, registered_id, settings.deletion_confirm_ms / 1000)
 
 

@@ -379,7 +379,9 @@ class BrokerRemoteLogManager:
                 if summary.delete_state is not None:
                     found.pop(name, None)
                 else:
-                    found.setdefault(name, ServedPartition(name))
+                    size_bytes = summary.totals.finished_bytes
+                    served = found.get(name) or ServedPartition(name)
+                    found[name] = replace(served, remote_size_bytes=size_bytes)
         except RemoteStorageError as e:
             _log.warning("consumers see only partitions that are here: RLMM cannot list: %s", e)
         return [each for name, each in found.items() if topic in ("", name.topic)]

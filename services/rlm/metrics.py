@@ -152,7 +152,8 @@ CONSUMER_REFUSALS = Counter(
     "sediment_rlm_consumer_refusals",
     "Connections of Kafka's consumers that were closed, by reason: connections (all are taken; an "
     "idle one ends), unauthenticated (no valid client certificate), no_grant (the identity "
-    "may read no topic), request (not served, or too large).",
+    "may read no topic), request (not served, or too large, or before a login), broker (the one "
+    "beside RLM does not answer).",
     ("reason",),
 )
 

@@ -320,8 +320,10 @@ class ServedPartition:
     Attributes:
         leader_epoch: as this RLM knows it by its role or its log; None if it has neither.
         has_role: this broker has a role for it.
+        remote_size_bytes: of its finished segments in the tier.
     """
 
     topic_id_partition: TopicIdPartition
     leader_epoch: int | None = None
     has_role: bool = False
+    remote_size_bytes: int = 0

@@ -46,8 +46,9 @@ class RlmSettings(ServiceSettings):
     consumer_listen_address: Address | None = Field(
         default=None,
         description="Address to serve Kafka's own protocol on, read-only, to ordinary consumers, "
-        "HOST:PORT. With TLS as gRPC: each needs a client certificate, and the policy holds. "
-        "Default: none.",
+        "HOST:PORT. With TLS as gRPC: each needs a client certificate, and the policy holds. With "
+        "RLM_KAFKA_SECURITY_PROTOCOL=SASL_*, consumers log in as at the broker instead. Default: "
+        "none.",
     )
     consumer_advertised_address: Address | None = Field(
         default=None,
@@ -116,11 +117,15 @@ class RlmSettings(ServiceSettings):
         "newer. Files named by RLM_KAFKA_* settings are read again at each poll.",
     )
     kafka_sasl_mechanism: SaslMechanism | None = Field(
-        default=None, description="SASL mechanism of the poller (Kafka: sasl.mechanism)."
+        default=None,
+        description="SASL mechanism of the poller (Kafka: sasl.mechanism): PLAIN, SCRAM-SHA-256, "
+        "SCRAM-SHA-512 or OAUTHBEARER.",
     )
     kafka_username: str | None = Field(default=None, description="SASL user of the poller.")
     kafka_password_file: Path | None = Field(
-        default=None, description="File with the password of that user; a final newline is ignored."
+        default=None,
+        description="File with the password of that user, or with OAUTHBEARER the token; a final "
+        "newline is ignored.",
     )
     kafka_ssl_ca_file: Path | None = Field(
         default=None,

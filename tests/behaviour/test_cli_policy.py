@@ -26,8 +26,8 @@ def test_the_grants_are_shown(file: Path) -> None:
     shown = sediment("policy", "check", file)
     assert (shown.returncode, shown.stderr) == (0, "")
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert rows[0] == ["GRANT", "ROLES", "TOPICS", "IDENTITIES"]
-    assert ["2", "sweeper", "*", "system:serviceaccount:jobs:sediment-sweep"] in rows
+    assert rows[0] == ["GRANT", "ROLES", "TOPICS", "GROUPS", "IDENTITIES"]
+    assert ["2", "sweeper", "*", "-", "system:serviceaccount:jobs:sediment-sweep"] in rows
     lines = sediment("policy", "check", file, "-o", "json").stdout.splitlines()
     assert [json.loads(line)["roles"] for line in lines] == [
         ["deleter", "reader", "shipper"],

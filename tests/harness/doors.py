@@ -23,6 +23,7 @@ from services.api.remote_log_manager import (
     IsolationLevel,
 )
 from services.local.process import LOOPBACK
+from services.rlm.consumers.backing import Beside
 from services.rlm.consumers.catalog import ConsumedLog
 from services.rlm.consumers.listener import Access, ConsumerLimits, ConsumerListener
 from services.rlm.manager import BrokerRemoteLogManager
@@ -151,11 +152,15 @@ NODE_ID = 7
 
 @contextmanager
 def serving_consumers(
-    rlm: ConsumedLog, access: Access | None = None, **limits: Any
+    rlm: ConsumedLog,
+    access: Access | None = None,
+    beside: Beside | None = None,
+    node_id: int = NODE_ID,
+    **limits: Any,
 ) -> Iterator[str]:
     """Serve consumers in this process; yield HOST:PORT."""
     made = ConsumerLimits(**limits)
-    listener = ConsumerListener(rlm, (LOOPBACK, 0), access, NODE_ID, limits=made)
+    listener = ConsumerListener(rlm, (LOOPBACK, 0), access, node_id, limits=made, beside=beside)
     listener.start()
     try:
         yield listener.address

@@ -133,6 +133,7 @@ _GRANTS = (
             "identities": list_of(text("An identity."), "To whom."),
             "roles": list_of(one_of(Role, "A role."), "Which roles."),
             "topics": list_of(text("A pattern."), "For which topics."),
+            "groups": list_of(text("A pattern."), "Which groups of consumers, at the listener."),
         },
     ),
     fields(

@@ -14,14 +14,8 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.consumer import (
     FetchResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
@@ -62,11 +56,13 @@ from services.api.remote_log_manager import (
 )
 from services.rlm.consumers.catalog import Catalog, ConsumedLog
 from services.rlm.consumers.cluster import ReaderCluster
-from services.rlm.consumers.framing import Buffer, Records
+from services.rlm.consumers.framing import Buffer, Records, UnservedRequestError, decoded
+from services.rlm.consumers.groups import GROUP_APIS
 from services.rlm.consumers.metadata import metadata_response, no_topic
+from services.rlm.consumers.relay import Relay
 
 _NONE, _OUT_OF_RANGE, _UNKNOWN_TOPIC, _NOT_AUTHORIZED = 0, 1, 3, 29
-_GROUP_NOT_AUTHORIZED, _TRANSACTIONAL_ID_NOT_AUTHORIZED = 30, 53
+_TRANSACTIONAL_ID_NOT_AUTHORIZED = 53
 _CLUSTER_NOT_AUTHORIZED, _UNSUPPORTED_VERSION, _INVALID_REQUEST = 31, 35, 42
 _POLICY_VIOLATION, _STORAGE_ERROR, _NO_SESSION, _UNKNOWN_TOPIC_ID = 44, 56, 70, 100
 _CODES = {
@@ -93,7 +89,6 @@ _FetchTopic = FetchResponse.FetchableTopicResponse
 _FetchData = _FetchTopic.PartitionData
 _ListTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 _EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-_CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _ProduceTopic = ProduceResponse.TopicProduceResponse
 
 Q = TypeVar("Q", OffsetQuery, EpochQuery)
@@ -125,19 +120,15 @@ _APIS = {
     1: _Api(KafkaFetchRequest, 4, 13, "_fetch"),
     2: _Api(ListOffsetsRequest, 1, 11, "_list_offsets"),
     3: _Api(MetadataRequest, 0, 12, "_metadata"),
-    8: _Api(OffsetCommitRequest, 2, 9, "_offset_commit"),
-    9: _Api(OffsetFetchRequest, 2, 7, "_offset_fetch"),
+    8: _Api(GROUP_APIS[8].request, 2, 9, "_group"),
+    9: _Api(GROUP_APIS[9].request, 2, 7, "_group"),
     10: _Api(FindCoordinatorRequest, 0, 3, "_find_coordinator"),
-    11: _Api(JoinGroupRequest, 0, 9, "_join_group"),
+    11: _Api(GROUP_APIS[11].request, 0, 9, "_group"),
     18: _Api(ApiVersionsRequest, 0, 4, "_api_versions"),
     22: _Api(InitProducerIdRequest, 0, 4, "_init_producer_id"),
     23: _Api(OffsetForLeaderEpochRequest, 2, 4, "_epochs"),
 }
 _API_VERSIONS = 18
-
-
-class UnservedRequestError(Exception):
-    """The error for a request that is not served, or not Kafka's: the connection is closed."""
 
 
 class Answers:
@@ -146,15 +137,22 @@ class Answers:
     Args:
         may_read: the policy, for the peer of the connection.
         fetch_max_bytes: most bytes of one Fetch, whatever the client allows.
+        relay: None without a broker; then groups are refused.
     """
 
     def __init__(
-        self, rlm: ConsumedLog, cluster: ReaderCluster, may_read: MayRead, fetch_max_bytes: int
+        self,
+        rlm: ConsumedLog,
+        cluster: ReaderCluster,
+        may_read: MayRead,
+        fetch_max_bytes: int,
+        relay: Relay | None = None,
     ) -> None:
         self._rlm = rlm
         self._cluster = cluster
         self._may_read = may_read
         self._fetch_max_bytes = fetch_max_bytes
+        self._relay = relay
         self._catalog = Catalog(rlm)
         self._fetched = 0
         self._has_refused_group = False
@@ -166,6 +164,10 @@ class Answers:
         Raises:
             UnservedRequestError: this is no request of Kafka, or one that is not served.
         """
+        if self._relay is not None:
+            relayed = self._relay.answer(api_key, version, data)
+            if relayed is not None:
+                return relayed
         api = _APIS.get(api_key)
         if api is None:
             raise UnservedRequestError(f"API key {api_key} is not served")
@@ -176,10 +178,7 @@ class Answers:
             correlation_id = int.from_bytes(data[4:8], "big", signed=True)
             refused = self._api_versions(None, version, _UNSUPPORTED_VERSION)
             return Records().framed(refused, 0, correlation_id)
-        try:
-            request = api.request.decode(data, version=version, header=True)
-        except Exception as e:  # A boundary: bytes of a client, and kafka-python names no errors.
-            raise UnservedRequestError(f"API key {api_key}: cannot be decoded: {e}") from e
+        request = decoded(api.request, api_key, version, data)
         try:
             response = getattr(self, api.answer)(request, version)
             return self._records.framed(response, version, request.header.correlation_id)
@@ -187,16 +186,22 @@ class Answers:
             self._records = Records()
 
     def _api_versions(self, request: Any, version: int, error_code: int = _NONE) -> Any:
-        served = [
-            ApiVersionsResponse.ApiVersion(api_key=key, min_version=api.first, max_version=api.last)
-            for key, api in _APIS.items()
+        served = {key: (api.first, api.last) for key, api in _APIS.items()}
+        if self._relay is not None:
+            served = {k: v for k, v in served.items() if k not in GROUP_APIS}
+            served |= self._relay.versions()
+        keys = [
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, (first, last) in served.items()
         ]
-        return ApiVersionsResponse(error_code=error_code, api_keys=served)
+        return ApiVersionsResponse(error_code=error_code, api_keys=keys)
 
     def _metadata(self, request: Any, version: int) -> Any:
         found: list[Any]
         if request.topics is None or (version == 0 and not request.topics):
             listed = self._catalog.all_topics()
+            if self._relay is not None:
+                self._relay.expect(topic.name for topic in listed)
             found = [t for t in listed if self._may_read("Fetch", t.name)]
         else:
             found = [self._requested_topic(each, version) for each in request.topics]
@@ -445,35 +450,16 @@ class Answers:
             error_code=code, error_message=None, node_id=node.id, host=node.host, port=node.port
         )
 
-    def _join_group(self, request: Any, version: int) -> Any:
+    def _group(self, request: Any, version: int) -> Any:
         """Refuse by an error that clients do not retry: after others they wait for ever."""
         if not self._has_refused_group:
             self._has_refused_group = True
             _log.info(
-                "a consumer of group %.100s was refused: RLM serves no consumer groups; assign "
-                "partitions, and keep the offsets elsewhere",
+                "a consumer of group %.100s was refused: RLM serves no consumer groups without "
+                "RLM_BOOTSTRAP_SERVERS; assign partitions, and keep the offsets elsewhere",
                 request.group_id,
             )
-        none = dict.fromkeys(("protocol_type", "protocol_name", "leader", "member_id"), "")
-        return JoinGroupResponse(error_code=_GROUP_NOT_AUTHORIZED, members=[], **none)
-
-    def _offset_fetch(self, request: Any, version: int) -> Any:
-        return OffsetFetchResponse(error_code=_GROUP_NOT_AUTHORIZED, topics=[])
-
-    def _offset_commit(self, request: Any, version: int) -> Any:
-        refused = [
-            _CommitTopic(
-                name=topic.name,
-                partitions=[
-                    _CommitTopic.OffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=_GROUP_NOT_AUTHORIZED
-                    )
-                    for each in _items(topic.partitions)
-                ],
-            )
-            for topic in _items(request.topics)
-        ]
-        return OffsetCommitResponse(topics=refused)
+        return GROUP_APIS[request.API_KEY].refused(request)
 
     def _readable(self, rpc: str, topic: str | UUID) -> tuple[UUID, str] | int:
         """Return a topic's id and name, or the error code if the caller may not read it."""

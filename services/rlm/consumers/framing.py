@@ -1,4 +1,4 @@
-"""Frame answers: what kafka-python encodes, with the records of a Fetch inserted unchanged.
+"""Decode requests, and frame answers, with the records of a Fetch inserted unchanged.
 
 kafka-python copies records three times, a whole answer at once: memory of a few MiB, which the
 system hands out for each copy and clears first. That costs more than all else of a Fetch.
@@ -15,6 +15,22 @@ _SIZE = Struct(">i")
 _TOKEN_BYTES = 16
 _BLOCK_BYTES = 256 * 1024
 """Memory of this size is used again and again."""
+
+
+class UnservedRequestError(Exception):
+    """The error for a request that is not served, or not Kafka's: the connection is closed."""
+
+
+def decoded(request: Any, api_key: int, version: int, data: bytes) -> Any:
+    """Decode the bytes of a client, with their header.
+
+    Raises:
+        UnservedRequestError: they are no such request.
+    """
+    try:
+        return request.decode(data, version=version, header=True)
+    except Exception as e:  # A boundary: bytes of a client, and kafka-python names no errors.
+        raise UnservedRequestError(f"API key {api_key}: cannot be decoded: {e}") from e
 
 
 class Records:

@@ -7,8 +7,9 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from threading import Lock, Thread
 from typing import Protocol
@@ -16,9 +17,13 @@ from typing import Protocol
 from services.api.calls import Call, serving
 from services.api.errors import UnauthenticatedError
 from services.common.addresses import joined_address
-from services.rlm.consumers.answers import Answers, UnservedRequestError
+from services.rlm.consumers.answers import Answers, MayRead
+from services.rlm.consumers.backing import BackingConnection, Beside, BrokerAwayError
 from services.rlm.consumers.catalog import ConsumedLog
 from services.rlm.consumers.cluster import Node, ReaderCluster
+from services.rlm.consumers.framing import UnservedRequestError
+from services.rlm.consumers.groups import GROUP_APIS
+from services.rlm.consumers.relay import Broker, Relay
 from services.rlm.metrics import CONSUMER_CONNECTIONS, CONSUMER_REFUSALS
 from services.rlm.partition_readers import Readers
 
@@ -28,7 +33,10 @@ answered, and requests are decoded before the policy is checked.
 """
 
 MAX_WRITE_BYTES = 2 * 1024 * 1024
-"""A write of a larger size is not answered."""
+"""A write, or a request of a group that the broker answers, of a larger size is not answered."""
+
+LOGIN_TIMEOUT_S = 10.0
+"""How long a connection is held for a handshake, or before it has logged in."""
 
 _PRODUCE = 0
 
@@ -86,6 +94,10 @@ class Access(Protocol):
         """Return whether the policy lets the identity make an RPC of RLM for the topic, or any."""
         ...
 
+    def may_use_group(self, identity: str, group: str) -> bool:
+        """Return whether the policy lets the identity use a group of consumers."""
+        ...
+
 
 class _Connection:
     """A connection of a consumer.
@@ -94,7 +106,9 @@ class _Connection:
         socket: TLS replaces it.
         address: of the peer.
         peer: the peer's address, and its identity once it is known.
-        is_idle: it waits for a request, since `since_s`; otherwise one is answered since then.
+        is_idle: it waits for a request, since `since_s`, or for the client to receive the last
+            bytes of an answer; otherwise one is answered since then.
+        begun_s: when it was accepted.
         has_requested: its first request has arrived.
     """
 
@@ -102,7 +116,7 @@ class _Connection:
         self.socket = connected
         self.address = self.peer = address
         self.is_idle = True
-        self.since_s = time.monotonic()
+        self.begun_s = self.since_s = time.monotonic()
         self.has_requested = False
 
     def set_idle(self, is_idle: bool) -> None:
@@ -115,6 +129,7 @@ class ConsumerListener:
     Args:
         address: HOST and port to listen on; port 0 picks a free one.
         access: None to serve everyone in plaintext (RLM_PLAINTEXT).
+        beside: the way to the broker, for users and groups; None: there are neither.
         advertised: HOST and port that consumers connect to; None for the address itself.
         readers: the RLMs of the broker's cluster; None: this one alone.
 
@@ -134,9 +149,11 @@ class ConsumerListener:
         advertised: tuple[str, int] | None = None,
         limits: ConsumerLimits | None = None,
         readers: Readers | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self._rlm = rlm
         self._access = access
+        self._broker = None if beside is None else Broker(beside)
         self._limits = limits or ConsumerLimits()
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family)
@@ -220,7 +237,8 @@ class ConsumerListener:
         if not (has_more or is_idle):
             return False
         self._connections.discard(ended)
-        _shut(ended.socket)
+        # The answer to an idle one may still be on its way.
+        _shut(ended.socket, socket.SHUT_RD if is_idle else socket.SHUT_RDWR)
         CONSUMER_REFUSALS.labels("connections").inc()
         if ended.peer != self._warned_of:
             self._warned_of = ended.peer
@@ -251,7 +269,7 @@ class ConsumerListener:
             self._close(connection)
 
     def _serve_requests(self, connection: _Connection) -> None:
-        connection.socket.settimeout(self._limits.stall_timeout_s)
+        connection.socket.settimeout(min(self._limits.stall_timeout_s, LOGIN_TIMEOUT_S))
         connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             identity = self._identity_of(connection)
@@ -261,10 +279,30 @@ class ConsumerListener:
                 _log.info("a consumer was refused: %s", e)
             return
 
-        def may_call(rpc: str, topic: str | None) -> bool:
-            return self._access is None or self._access.may_call(identity, rpc, topic)
+        if self._broker is None:
+            self._answer_all(connection, identity, None)
+            return
+        with closing(BackingConnection(self._broker.beside, connection.socket)) as backing:
+            relay = self._relay_of(self._broker, backing, identity)
+            self._answer_all(connection, identity, relay)
 
-        if not may_call("Fetch", None):
+    def _relay_of(self, broker: Broker, backing: BackingConnection, identity: str) -> Relay:
+        access = self._access
+        may_use_group = None
+        if access is not None and not broker.needs_login:
+            may_use_group = partial(access.may_use_group, identity)
+        may_read = partial(self._may_call, identity, "Fetch")
+        return Relay(broker, backing, self._rlm, self._cluster, may_read, may_use_group)
+
+    def _may_call(self, identity: str, rpc: str, topic: str | None) -> bool:
+        return self._access is None or self._access.may_call(identity, rpc, topic)
+
+    def _answer_all(self, connection: _Connection, identity: str, relay: Relay | None) -> None:
+        """Answer the requests of a connection until it ends."""
+        may_read: MayRead = partial(self._may_call, identity)
+        if relay is not None and not relay.is_logged_in:
+            may_read = relay.may_call
+        elif not self._may_call(identity, "Fetch", None):
             CONSUMER_REFUSALS.labels("no_grant").inc()
             _log.info(
                 "consumer %s was refused: it has the role reader for no topic; add a grant to the "
@@ -272,12 +310,15 @@ class ConsumerListener:
                 connection.peer,
             )
             return
-        answers = Answers(self._rlm, self._cluster, may_call, self._limits.fetch_max_bytes)
+        answers = Answers(self._rlm, self._cluster, may_read, self._limits.fetch_max_bytes, relay)
         try:
-            while self._answer_next(connection, identity, answers):
-                connection.set_idle(True)
+            while self._answer_next(connection, identity, answers, relay):
+                pass
         except UnservedRequestError as e:
             CONSUMER_REFUSALS.labels("request").inc()
+            _log.info("the connection of consumer %s was closed: %s", identity, e)
+        except BrokerAwayError as e:
+            CONSUMER_REFUSALS.labels("broker").inc()
             _log.info("the connection of consumer %s was closed: %s", identity, e)
 
     def _identity_of(self, connection: _Connection) -> str:
@@ -288,8 +329,9 @@ class ConsumerListener:
             OSError: a file of TLS cannot be used, the handshake failed, or the peer has left.
             UnauthenticatedError: the certificate has no identity.
         """
+        needs_login = self._broker is not None and self._broker.needs_login
         if self._access is None:
-            return _ANONYMOUS
+            return connection.address if needs_login else _ANONYMOUS
         context = self._access.context()
         encrypted = context.wrap_socket(
             connection.socket, server_side=True, do_handshake_on_connect=False
@@ -299,15 +341,30 @@ class ConsumerListener:
             if self._is_stopping or connection not in self._connections:
                 raise EOFError
         encrypted.do_handshake()
+        if needs_login:
+            return connection.address  # Only the broker knows the user.
         identity = self._access.identity_of(encrypted.getpeercert() or {})
         connection.peer = f"{identity} at {connection.address}"
         return identity
 
-    def _answer_next(self, connection: _Connection, identity: str, answers: Answers) -> bool:
+    def _timeout_s(self, connection: _Connection, relay: Relay | None) -> float:
+        """Return how long to wait for the next request."""
+        limits = self._limits
+        if relay is not None and not relay.is_logged_in:
+            left_s = connection.begun_s + LOGIN_TIMEOUT_S - time.monotonic()
+            if left_s <= 0:
+                raise UnservedRequestError(f"it did not log in within {LOGIN_TIMEOUT_S:g} s")
+            return min(limits.idle_timeout_s, limits.stall_timeout_s, left_s)
+        if not connection.has_requested:
+            return min(limits.idle_timeout_s, limits.stall_timeout_s, LOGIN_TIMEOUT_S)
+        return limits.idle_timeout_s
+
+    def _answer_next(
+        self, connection: _Connection, identity: str, answers: Answers, relay: Relay | None
+    ) -> bool:
         """Answer one request; return False if the client has closed the connection."""
-        peer, limits = connection.socket, self._limits
-        first_timeout_s = min(limits.idle_timeout_s, limits.stall_timeout_s)
-        peer.settimeout(limits.idle_timeout_s if connection.has_requested else first_timeout_s)
+        peer = connection.socket
+        peer.settimeout(self._timeout_s(connection, relay))
         first = peer.recv(_SIZE.size)
         if not first:
             return False
@@ -318,7 +375,8 @@ class ConsumerListener:
         data = _exactly(peer, size)
         connection.set_idle(False)
         api_key, version, correlation_id = _HEADER.unpack_from(data)
-        if api_key != _PRODUCE and size > MAX_REQUEST_BYTES:
+        is_small = api_key != _PRODUCE and (relay is None or api_key not in GROUP_APIS)
+        if is_small and size > MAX_REQUEST_BYTES:
             raise UnservedRequestError(f"a request of {size} bytes; at most {MAX_REQUEST_BYTES}")
         call = Call(
             identity,
@@ -328,18 +386,25 @@ class ConsumerListener:
         )
         with serving(call):
             answer = answers.answer(api_key, version, data)
-        for piece in answer:
-            # sendall counts the time of all that it sends, however the client progresses.
-            for at in range(0, len(piece), _SENT_AT_ONCE):
-                peer.sendall(memoryview(piece)[at : at + _SENT_AT_ONCE])
+        # sendall counts the time of all that it sends, however the client progresses.
+        pieces = [
+            memoryview(piece)[at : at + _SENT_AT_ONCE]
+            for piece in answer
+            for at in range(0, len(piece), _SENT_AT_ONCE)
+        ]
+        for piece in pieces[:-1]:
+            peer.sendall(piece)
+        # Before the last bytes: who has the answer is idle.
+        connection.set_idle(True)
+        peer.sendall(pieces[-1])
         return True
 
 
-def _shut(connected: socket.socket) -> None:
+def _shut(connected: socket.socket, how: int = socket.SHUT_RDWR) -> None:
     """Wake the thread of a connection, which then closes it."""
     with suppress(OSError):  # The client has left.
         # Not SSLSocket's own: after it, the thread would write to the connection in plaintext.
-        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+        socket.socket.shutdown(connected, how)
 
 
 def _has_left(connection: socket.socket) -> bool:

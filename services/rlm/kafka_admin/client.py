@@ -16,12 +16,13 @@ from typing import Any
 
 from kafka.errors import KafkaConnectionError, KafkaProtocolError, for_code
 from kafka.net import KafkaConnection, KafkaTCPTransport, NetworkSelector
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
 from kafka.protocol.metadata import MetadataRequest
 
 from services.api.ids import ZERO_UUID, TopicIdPartition
-from services.common.addresses import joined_address
+from services.common.addresses import joined_address, split_address
 from services.common.batches import batches
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
@@ -71,6 +72,17 @@ _CLEANUP_POLICY = "cleanup.policy"
 _PLAINTEXT = KafkaSecurity()
 
 
+class _Token(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """The token of one connection."""
+
+    def __init__(self, token: str | None) -> None:
+        super().__init__()
+        self._token = token
+
+    def token(self) -> str | None:
+        return self._token
+
+
 class BrokerConnection:
     """Send requests to one broker."""
 
@@ -105,10 +117,9 @@ def connected(
         timeout_s: limits each request; connecting and a TLS handshake take at most
             CONNECT_TIMEOUT_S each.
     """
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
+    host, _ = split_address(server)
     with ExitStack() as cleanup:
-        opened = _open_socket(host, int(port), min(timeout_s, CONNECT_TIMEOUT_S), options)
+        opened = open_socket(server, min(timeout_s, CONNECT_TIMEOUT_S), options.ssl_context)
         broker = cleanup.enter_context(closing(BrokerSocket(opened)))
         net = cleanup.enter_context(closing(NetworkSelector()))
         connection = KafkaConnection(
@@ -118,6 +129,7 @@ def connected(
             request_timeout_ms=timeout_s * 1000,
             receive_message_max_bytes=MAX_ANSWER_BYTES,
             **options.options,
+            sasl_oauth_token_provider=_Token(options.token),
         )
         connection.connection_made(KafkaTCPTransport(net, broker, host))
         cleanup.enter_context(closing(connection))
@@ -126,14 +138,17 @@ def connected(
         yield BrokerConnection(net, connection, timeout_s)
 
 
-def _open_socket(
-    host: str, port: int, timeout_s: float, options: ConnectionOptions
-) -> socket.socket:
-    """Connect, with the TLS handshake, within a time limit that the library lacks."""
+def open_socket(server: str, timeout_s: float, context: ssl.SSLContext | None) -> socket.socket:
+    """Connect to HOST:PORT, with the TLS handshake, within a time limit that the library lacks.
+
+    Returns:
+        A socket that does not block.
+    """
+    host, port = split_address(server)
     opened = socket.create_connection((host, port), timeout_s)
     try:
-        if options.ssl_context is not None:
-            opened = options.ssl_context.wrap_socket(opened, server_hostname=host.rstrip("."))
+        if context is not None:
+            opened = context.wrap_socket(opened, server_hostname=host.rstrip("."))
         opened.setblocking(False)
     except BaseException:
         opened.close()
@@ -286,13 +301,26 @@ class KafkaAdmin:
         ]
         return stable_offsets(answers, epochs)
 
-    @contextmanager
-    def _connected_to(self, leader: int) -> Iterator[BrokerConnection]:
-        server = self._brokers.get(leader)
+    def address_of(self, broker_id: int) -> str:
+        """Ask the cluster for HOST:PORT of a broker, at the listener of the bootstrap servers.
+
+        Raises:
+            ClusterUnreachableError: if no broker answers, or the answer does not name this one.
+        """
+        self.view(())
+        return self._address_of(broker_id)
+
+    def _address_of(self, broker_id: int) -> str:
+        server = self._brokers.get(broker_id)
         if server is None:
             raise ClusterUnreachableError(
-                f"the last answer of the cluster names no broker {leader}"
+                f"the last answer of the cluster names no broker {broker_id}"
             )
+        return server
+
+    @contextmanager
+    def _connected_to(self, leader: int) -> Iterator[BrokerConnection]:
+        server = self._address_of(leader)
         options = self._options()
         try:
             with connected(server, options, self._timeout_s) as broker:

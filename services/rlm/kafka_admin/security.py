@@ -43,6 +43,7 @@ class SaslMechanism(Enum):
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,12 @@ class ConnectionOptions:
     Attributes:
         ssl_context: None without TLS.
         options: KafkaConnection's.
+        token: with OAUTHBEARER.
     """
 
     ssl_context: ssl.SSLContext | None
     options: Mapping[str, Any] = field(repr=False)
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ class KafkaSecurity:
 
     def __post_init__(self) -> None:
         protocol = self.security_protocol
-        sasl = ("sasl_mechanism", "username", "password_file")
+        has_token = self.sasl_mechanism is SaslMechanism.OAUTHBEARER
+        names_user = () if has_token else ("username",)
+        sasl = ("sasl_mechanism", *names_user, "password_file")
         tls = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file", "ssl_key_password_file")
         missing = [name for name in sasl if protocol.has_sasl and getattr(self, name) is None]
         if missing:
@@ -88,6 +93,8 @@ class KafkaSecurity:
             )
         unused = [*(() if protocol.has_sasl else sasl), *(() if protocol.has_tls else tls)]
         useless = [name for name in unused if getattr(self, name) is not None]
+        if has_token and self.username is not None:
+            raise ValueError("RLM_KAFKA_USERNAME: not used with OAUTHBEARER; remove it")
         if useless:
             raise ValueError(
                 f"{_names(useless)}: not used with RLM_KAFKA_SECURITY_PROTOCOL={protocol.value}; "
@@ -103,27 +110,30 @@ class KafkaSecurity:
         Raises:
             KafkaSecurityError: if a file cannot be used.
         """
-        context = self._ssl_context() if self.security_protocol.has_tls else None
+        context = self.ssl_context()
         options = {"security_protocol": self.security_protocol.value, "ssl_context": context}
-        if self.security_protocol.has_sasl:
-            options |= self._sasl_options()
-        return ConnectionOptions(context, options)
-
-    def _sasl_options(self) -> dict[str, Any]:
+        if not self.security_protocol.has_sasl:
+            return ConnectionOptions(context, options)
         assert self.sasl_mechanism is not None
-        assert self.username is not None
         assert self.password_file is not None
+        secret = _secret(self.password_file, "password_file")
+        options["sasl_mechanism"] = self.sasl_mechanism.value
+        if self.sasl_mechanism is SaslMechanism.OAUTHBEARER:
+            return ConnectionOptions(context, options, secret)
+        return ConnectionOptions(context, options | self._user_options(secret))
+
+    def _user_options(self, password: str) -> dict[str, Any]:
+        assert self.username is not None
         username = self.username
         if self.sasl_mechanism is not SaslMechanism.PLAIN:
             # RFC 5802; the library does not escape.
             username = username.replace("=", "=3D").replace(",", "=2C")
-        return {
-            "sasl_mechanism": self.sasl_mechanism.value,
-            "sasl_plain_username": username,
-            "sasl_plain_password": _secret(self.password_file, "password_file"),
-        }
+        return {"sasl_plain_username": username, "sasl_plain_password": password}
 
-    def _ssl_context(self) -> ssl.SSLContext:
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Read the files of TLS; None without TLS. Raises as connection_options."""
+        if not self.security_protocol.has_tls:
+            return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # As in Java, every certificate in the CA file is trusted, not only a root.

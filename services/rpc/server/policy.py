@@ -23,17 +23,23 @@ ALL_TOPICS: Final[AllTopics] = "all topics"
 # broker-1/other, nor to another namespace.
 _IN_AN_IDENTITY = "[^/:]*?"
 _IN_A_TOPIC = ".*?"
+_IN_A_GROUP = r"[\s\S]*?"  # A group may have any name.
 _LEGAL_TOPIC_PATTERN = re.compile(r"[a-zA-Z0-9._*-]{1,249}")
 _PRINTABLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One [[grant]] of the file: these identities have these roles for these topics."""
+    """One [[grant]] of the file: these identities have these roles for these topics.
+
+    Attributes:
+        groups: of consumers, which a reader may use at RLM's listener.
+    """
 
     identities: tuple[str, ...]
     roles: Roles
     topics: tuple[str, ...]
+    groups: tuple[str, ...] = ()
 
 
 class Policy:
@@ -63,6 +69,13 @@ class Policy:
             for granted in self._granted_to(identity)
         )
 
+    def allows_group(self, identity: str, group: str) -> bool:
+        """Return whether a grant lets the identity, as a reader, use a group of consumers."""
+        return any(
+            Role.READER in granted.grant.roles and granted.covers_group(group)
+            for granted in self._granted_to(identity)
+        )
+
     def _find(self, identity: str) -> tuple["_Granted", ...]:
         return tuple(g for pattern, g in self._compiled if pattern.fullmatch(identity))
 
@@ -70,17 +83,21 @@ class Policy:
 class _Granted:
     """A grant with its patterns compiled."""
 
-    __slots__ = ("_covers_all", "_topics", "grant")
+    __slots__ = ("_covers_all", "_groups", "_topics", "grant")
 
     def __init__(self, grant: Grant) -> None:
         self.grant = grant
         self._covers_all = EVERY_TOPIC in grant.topics
         self._topics = _any_of(grant.topics, _IN_A_TOPIC)
+        self._groups = _any_of(grant.groups, _IN_A_GROUP) if grant.groups else None
 
     def covers(self, topic: str | AllTopics | None) -> bool:
         if topic is None or self._covers_all:
             return True
         return topic != ALL_TOPICS and self._topics.fullmatch(topic) is not None
+
+    def covers_group(self, group: str) -> bool:
+        return self._groups is not None and self._groups.fullmatch(group) is not None
 
 
 def _any_of(patterns: Sequence[str], star: str) -> "re.Pattern[str]":
@@ -145,10 +162,11 @@ def parse_policy(content: bytes) -> Policy:
 
 def _grant(number: int, entry: dict[str, Any]) -> Grant:
     where = f"grant {number}"
-    unknown = sorted(entry.keys() - {"identities", "roles", "topics"})
+    unknown = sorted(entry.keys() - {"identities", "roles", "topics", "groups"})
     if unknown:
         raise ValueError(
-            f"{where}: unknown key {_quoted(unknown[0])}; a grant has identities, roles and topics"
+            f"{where}: unknown key {_quoted(unknown[0])}; a grant has identities, roles, topics "
+            "and, for a reader, groups"
         )
     identities = _texts(entry, "identities", where)
     for identity in identities:
@@ -168,7 +186,10 @@ def _grant(number: int, entry: dict[str, Any]) -> Grant:
     for topic in topics:
         if not _LEGAL_TOPIC_PATTERN.fullmatch(topic):
             raise ValueError(f"{where}: {_quoted(topic)} is no pattern for a topic's name")
-    return Grant(identities, roles, topics)
+    groups = _texts(entry, "groups", where) if "groups" in entry else ()
+    if groups and Role.READER not in roles:
+        raise ValueError(f"{where}: has groups without the role {Role.READER}, which uses them")
+    return Grant(identities, roles, topics, groups)
 
 
 def _role(name: str, where: str) -> Role:

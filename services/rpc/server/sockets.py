@@ -35,20 +35,24 @@ class SocketAccess:
 
     Args:
         service: in the contracts, whose RPCs the policy is about.
+        needs_certificates: of clients; False if they identify themselves by other means.
 
     Attributes:
-        context: returns the TLS context of a new connection; its client needs a certificate.
+        context: returns the TLS context of a new connection.
 
     Raises:
         FileError: the policy file cannot be used.
         SystemExit: a TLS file cannot be used.
     """
 
-    def __init__(self, settings: ServiceSettings, service: str) -> None:
+    def __init__(
+        self, settings: ServiceSettings, service: str, *, needs_certificates: bool = True
+    ) -> None:
         assert settings.policy_file is not None  # held by the settings
         self._service = service
         self._policy = policy_file(settings.policy_file)
-        self.context = ServerContexts(open_tls(settings, settings.tls_client_ca_file)).newest
+        client_ca = settings.tls_client_ca_file if needs_certificates else None
+        self.context = ServerContexts(open_tls(settings, client_ca)).newest
 
     def identity_of(self, certificate: Mapping[str, Any]) -> str:
         """Return the identity of a verified certificate, as ssl.getpeercert has it.
@@ -70,3 +74,7 @@ class SocketAccess:
             return True
         DENIED_CALLS.labels(method, "topic").inc()
         return False
+
+    def may_use_group(self, identity: str, group: str) -> bool:
+        """Return whether the policy lets an identity use a group of consumers."""
+        return self._policy.current().allows_group(identity, group)

@@ -1,16 +1,26 @@
 """Read fuzzed requests of consumers of Kafka, as RLM's listener answers them."""
 
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
 from kafka.protocol.consumer import FetchRequest as KafkaFetchRequest
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.consumer import (
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
 from services.api.offset_queries import EpochAnswer, EpochQuery, OffsetAnswer, OffsetQueries
 from services.api.remote_log_manager import FetchPart, FetchRequest, RecordSource
-from services.rlm.consumers.answers import Answers, UnservedRequestError
+from services.rlm.consumers.answers import Answers
+from services.rlm.consumers.backing import BackingConnection, BrokerAwayError
 from services.rlm.consumers.cluster import Node, ReaderCluster
+from services.rlm.consumers.framing import UnservedRequestError
+from services.rlm.consumers.groups import GROUP_APIS
+from services.rlm.consumers.relay import Broker, Relay
 from services.rlm.partition import ServedPartition
 from services.rlm.partition_readers import Readers
 from tests.harness.parsers.target import Target
@@ -40,12 +50,27 @@ def _answer(data: bytes) -> None:
     if len(data) < 8:
         raise UnservedRequestError("too short")
     rlm: Any = _OneLog()
-    answers = Answers(
-        rlm, ReaderCluster(Node(1, "rlm", 9192), Readers()), lambda rpc, topic: bool(topic), 1024
-    )
+    cluster = ReaderCluster(Node(1, "rlm", 9192), Readers())
+    connection = BackingConnection(_BROKER.beside)
+    with_broker = Relay(_BROKER, connection, rlm, cluster, bool, lambda group: group == "own")
     api_key, version = (int.from_bytes(data[at : at + 2], "big", signed=True) for at in (0, 2))
-    answer = answers.answer(api_key, version, data)
-    assert b"".join(answer)[4:8] == data[4:8]
+    for relay in (None, with_broker) if api_key in _OF_BROKERS else (None,):
+        answers = Answers(rlm, cluster, lambda rpc, topic: bool(topic), 1024, relay)
+        answer = answers.answer(api_key, version, data)
+        assert b"".join(answer)[4:8] == data[4:8]
+
+
+class _Away:
+    """The way to a broker that is away."""
+
+    needs_login = False
+
+    def open(self) -> socket.socket:
+        raise ConnectionRefusedError
+
+
+_BROKER = Broker(_Away())
+_OF_BROKERS = {*GROUP_APIS, 10, 32, 35, 60, 68}
 
 
 def _requests() -> Sequence[bytes]:
@@ -95,8 +120,13 @@ def _requests() -> Sequence[bytes]:
         ),
         *((MetadataRequest(topics=None), version) for version in (1, 9, 12)),
         (ApiVersionsRequest(client_software_name="c", client_software_version="1"), 3),
+        *((OffsetFetchRequest(group_id="other", topics=[]), version) for version in (2, 7)),
+        (DescribeGroupsRequest(groups=["other"]), 5),
+        (FindCoordinatorRequest(key="own", key_type=0, coordinator_keys=["own"]), 4),
+        (DescribeClusterRequest(include_cluster_authorized_operations=False), 1),
     ]
-    return [_encoded(request, version) for request, version in requests]
+    of_kip_848 = b"\0\x44\0\1\0\0\0\5\0\1c\0\6other\0"
+    return [*(_encoded(request, version) for request, version in requests), of_kip_848]
 
 
 def _encoded(request: Any, version: int) -> bytes:
@@ -105,4 +135,6 @@ def _encoded(request: Any, version: int) -> bytes:
     return bytes(request.encode(header=True))
 
 
-TARGETS = (Target("consumer_requests", _answer, (UnservedRequestError,), _requests),)
+TARGETS = (
+    Target("consumer_requests", _answer, (UnservedRequestError, BrokerAwayError), _requests),
+)

@@ -178,3 +178,26 @@ def test_a_file_that_is_no_pem_is_named(tmp_path: Path, client: Certificate) -> 
     assert refusal(**files, ssl_key_file=nowhere) == f"RLM_KAFKA_SSL_KEY_FILE: {missing}"
     for wrong in ({"ssl_certificate_file": nonsense}, files, {**files, "ssl_key_file": nonsense}):
         assert refusal(**wrong).startswith("RLM_KAFKA_SSL_CERTIFICATE_FILE: ")
+
+
+def test_a_login_by_token_reads_it_from_its_file_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    security = KafkaSecurity(SASL, SaslMechanism.OAUTHBEARER, password_file=file)
+    made = security.connection_options()
+    assert (made.token, made.options["sasl_mechanism"]) == ("first", "OAUTHBEARER")
+    assert "first" not in repr(made)
+    file.write_text("second")
+    assert security.connection_options().token == "second"
+
+
+@pytest.mark.parametrize(
+    ("username", "with_file", "reason"),
+    [("rlm", True, "USERNAME: not used with OAUTHBEARER"), (None, False, "needs RLM_KAFKA_PASS")],
+)
+def test_a_login_by_token_has_a_file_and_no_user(
+    tmp_path: Path, username: str | None, with_file: bool, reason: str
+) -> None:
+    file = tmp_path / "token" if with_file else None
+    with pytest.raises(ValueError, match=reason):
+        KafkaSecurity(SASL, SaslMechanism.OAUTHBEARER, username, file)

@@ -165,3 +165,29 @@ def test_policy_in_the_documentation_grants_the_stated_roles() -> None:
     archive = "spiffe://example.org/ns/shop/sa/orders-archive"
     assert shown.allows(archive, READER, "orders-1")
     assert not shown.allows(archive, READER, "payments")
+
+
+CONSUMERS = """
+[[grant]]
+identities = ["spiffe://example.org/reports"]
+roles = ["reader"]
+topics = ["*"]
+groups = ["reports-*", "other"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "is_granted"),
+    [("reports-", True), ("reports-1\n", True), ("other", True), ("reports", False), ("", False)],
+)
+def test_a_reader_uses_the_groups_of_its_grant(group: str, is_granted: bool) -> None:
+    assert policy(CONSUMERS).allows_group("spiffe://example.org/reports", group) is is_granted
+    assert not policy(CONSUMERS).allows_group("spiffe://example.org/others", group)
+    assert not policy(BROKERS).allows_group(BROKER, group)
+
+
+def test_groups_without_a_reader_are_refused() -> None:
+    with pytest.raises(ValueError, match="grant 1: has groups without the role reader"):
+        policy(SWEEPS + 'groups = ["*"]')
+    with pytest.raises(ValueError, match="grant 1: groups must be a list"):
+        policy(CONSUMERS.replace('["reports-*", "other"]', "[]"))
