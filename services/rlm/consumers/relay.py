@@ -43,10 +43,11 @@ _FIND_COORDINATOR, _SASL_HANDSHAKE, _API_VERSIONS, _DESCRIBE_CONFIGS = 10, 17, 1
 _DESCRIBE_LOG_DIRS, _SASL_AUTHENTICATE, _DESCRIBE_CLUSTER = 35, 36, 60
 _RELAYED = {*GROUP_APIS, CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, _DESCRIBE_CONFIGS}
 _SASL = {_SASL_HANDSHAKE, _SASL_AUTHENTICATE}
-# Since version 1 of the handshake each token has a header. Without a broker clients learn from
-# FindCoordinator that they must ask again. Version 6 of it is for share groups.
-_WITH_HEADERS = 1, 1
+# In version 0 tokens follow without a header. It is not served, but librdkafka does not log in
+# where it is not offered.
+_HANDSHAKES, _WITH_HEADERS = (0, 1), 1
 _LAST_HEARTBEAT = 1
+# Version 6 of FindCoordinator is for share groups.
 _ANSWERED = {
     _FIND_COORDINATOR: (FindCoordinatorRequest, "_find_coordinator", 0, 5),
     _DESCRIBE_CLUSTER: (DescribeClusterRequest, "_describe_cluster", 0, 2),
@@ -132,10 +133,8 @@ class Relay:
         if self._may_use_group is not None:
             served.pop(CONSUMER_GROUP_DESCRIBE, None)  # Its groups cannot be read.
         if self._broker.needs_login:
-            served |= {
-                _SASL_HANDSHAKE: _WITH_HEADERS,
-                _SASL_AUTHENTICATE: known[_SASL_AUTHENTICATE],
-            }
+            served[_SASL_HANDSHAKE] = _HANDSHAKES
+            served[_SASL_AUTHENTICATE] = known[_SASL_AUTHENTICATE]
         for key, (_, _, first, last) in _ANSWERED.items():
             first_there, last_there = known.get(key, (first, last))
             served[key] = max(first, first_there), min(last, last_there)
@@ -185,6 +184,8 @@ class Relay:
     def _logging_in(self, api_key: int, version: int, data: bytes) -> Sequence[Buffer]:
         """Relay a step of a login, whose passwords only client and broker know."""
         if api_key == _SASL_HANDSHAKE:
+            if version != _WITH_HEADERS:
+                raise UnservedRequestError(f"SaslHandshake: version {version} is not served")
             request = decoded(SaslHandshakeRequest, api_key, version, data)
             if request.mechanism == _GSSAPI:
                 _log.info(
