@@ -31,6 +31,7 @@ _CAUSES = {
     "upkeep": ("database", "services", "rlmm"),
     "kept state": ("store", "services", "rsm"),
     "brokers": ("database", "services", "rlmm", "rlm"),
+    "readers": ("database", "services", "rlmm", "rlm"),
 }
 """Maps a check to those whose failure explains that it got no answer."""
 

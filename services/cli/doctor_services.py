@@ -3,6 +3,7 @@
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -19,7 +20,7 @@ from services.cli.doctor_findings import (
     finding_of,
     store_findings,
 )
-from services.common.addresses import other_machine
+from services.common.addresses import other_machine, split_address
 from services.common.client_security import ClientSecurity
 from services.common.quantities import counted
 from services.common.release import release
@@ -33,6 +34,7 @@ from services.workflows.deployment_state import read_head
 
 EXPIRES_SOON = timedelta(days=14)
 _CONNECT_TIMEOUT_S = 3.0
+_CONNECTIONS = 16
 _SHOWN = 3
 
 _NEXT_OF_UNREADY = {
@@ -60,6 +62,7 @@ def service_checks(call: Call, addresses: ServiceAddresses) -> list[Check]:
     if addresses.rlm:
         only_rlm = ServiceAddresses(rlm=addresses.rlm)
         checks.append(Check("brokers", partial(_check_brokers, call, only_rlm)))
+        checks.append(Check("readers", partial(_check_readers, call, only_rlm)))
     return checks
 
 
@@ -212,6 +215,41 @@ def _check_brokers(call: Call, addresses: ServiceAddresses) -> Iterator[Finding]
         for address, rlm in tier.logs.items():
             problems = rlm.describe_partitions(page_size=1).log_dir_problems
             yield from broker_findings(address, rlm.copy_lag(), problems)
+
+
+def _check_readers(call: Call, addresses: ServiceAddresses) -> Iterator[Finding]:
+    """Check that this machine reaches the live RLMs where they announce themselves."""
+    with call.connect(addresses) as tier:
+        pages = [rlm.describe_partitions(page_size=1) for rlm in tier.logs.values()]
+    announced = {
+        (each.broker_id, setting, address)
+        for page in pages
+        for each in page.rlms
+        for setting, address in (
+            ("RLM_ADVERTISED_ADDRESS", each.address),
+            ("RLM_CONSUMER_ADVERTISED_ADDRESS", each.listener),
+        )
+        if address is not None
+    }
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        problems = pool.map(lambda each: unreachable(each[2]), sorted(announced))
+        found = [*zip(sorted(announced), problems, strict=True)]
+    for (broker_id, setting, address), problem in found:
+        if problem:
+            text = f"the RLM of broker {broker_id} announces {address}: {problem}"
+            yield Finding("readers", Level.WARN, text, f"set its {setting} to what readers reach")
+    if found and not any(problem for _, problem in found):
+        text = f"{counted(len(found), 'announced address', 'announced addresses')}: reached"
+        yield Finding("readers", Level.OK, text)
+
+
+def unreachable(address: str) -> str:
+    """Return why this machine cannot connect to HOST:PORT; "" if it can."""
+    try:
+        socket.create_connection(split_address(address), _CONNECT_TIMEOUT_S).close()
+    except OSError as e:
+        return str(e)
+    return ""
 
 
 def broker_findings(address: str, lag: CopyLag, problems: Sequence[Problem]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 The RLMs of two brokers share an RLMM on PostgreSQL; the cluster's answers are given by hand.
 """
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.partition_readers import UNREACHABLE_S
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness.callback_rlm import broker_beside, turn
+from tests.harness.sediment_command import sediment
 from tests.harness.served import served_rlm
 from tests.harness.ship_stack import Stack
 from tests.harness.synthetic_log import honest_batch
@@ -347,3 +349,19 @@ def test_a_tier_consumer_reads_at_the_given_rlm_if_the_leaders_is_out_of_reach(
         with TierConsumer(world.grpc[TWO]) as consumer:
             read = [each.offset for each in consumer.records(NAME.topic, NAME.partition)]
         assert read == [*range(25)]
+
+
+def test_doctor_names_announced_addresses_that_cannot_be_reached(world: World) -> None:
+    world.rlms[TWO].readers.serve_at(f"{LOOPBACK}:1", "rlm.invalid:9192")
+    world.pass_time()
+    done = sediment("doctor", "--rlm", world.grpc[ONE], "--timeout", 120, "-o", "json")
+    findings = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "readers"]
+    assert {each["level"] for each in findings} == {"WARN"}
+    assert [each["text"].partition(": ")[0] for each in findings] == [
+        f"the RLM of broker {TWO} announces {LOOPBACK}:1",
+        f"the RLM of broker {TWO} announces rlm.invalid:9192",
+    ]
+    assert [each["next"].split()[2] for each in findings] == [
+        "RLM_ADVERTISED_ADDRESS",
+        "RLM_CONSUMER_ADVERTISED_ADDRESS",
+    ]
