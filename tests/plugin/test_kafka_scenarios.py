@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from demos.kafka_broker import plugin_settings
+from hatch_build import ROOT
 from services.api.offset_queries import SpecialTime
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import Record, send_batch
@@ -82,6 +83,8 @@ SCENARIOS = {
     "test_a_deleted_topic_leaves_nothing_and_its_name_starts_again",
 }
 """The test that covers each of Kafka's scenarios, or is its port, and how they differ."""
+
+PAGE = (ROOT / "docs" / "understand" / "spi-mapping.md").read_text()
 
 ONE_RECORD_BYTES, TWO_RECORDS_BYTES = 4096, 8192
 """Sizes of segments, for records of 3000 bytes."""
@@ -155,6 +158,8 @@ def test_each_scenario_has_a_test() -> None:
         file, _, function = test.partition("::")
         source = (Path(__file__).parent / file).read_text()
         assert f"def {function}(" in source, (scenario, test)
+        assert f"`{scenario.split()[0]}`" in PAGE, scenario
+        assert f"`tests/plugin/{test}`" in PAGE, test
 
 
 # --- replicas -----------------------------------------------------------------------------------
