@@ -23,7 +23,7 @@ from enum import Enum
 from uuid import UUID
 
 from services.api.holds import Hold, Mark, keeping_hold
-from services.api.ids import RemoteLogSegmentId, uuid_to_text
+from services.api.ids import uuid_to_text
 from services.api.lineage import SegmentLineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState, log_end_offset
 from services.api.segments import (
@@ -223,14 +223,14 @@ def _plan(
     lineage = SegmentLineage(state.lineage, log_end_offset(ordered, state.lineage, report))
     at_or_above_start = (s for s in ordered if s.end_offset >= state.log_start_offset)
     others = {worse.remote_log_segment_id for worse, _ in superseded(at_or_above_start, lineage)}
-    # What a segment supersedes is scanned behind it.
+    # What a segment supersedes is scanned behind it: it stays or goes with that one.
     ordered.sort(key=lambda s: (s.start_offset, s.remote_log_segment_id in others))
     distinct = [s for s in ordered if s.remote_log_segment_id not in others]
     counted = tuple(_counted(distinct, lineage, state.log_start_offset))
     excess_bytes, notes = _excess_bytes(counted, state, report, config, max_report_age_ms)
     rules = _Rules(lineage, state.log_start_offset, config, now_ms, excess_bytes)
     holds = [hold for hold in state.holds if hold.lasts_at(now_ms)]
-    expired, stopped_at, retained_for = _scan(ordered, lineage, rules, others, copying, holds)
+    expired, stopped_at, retained_for = _scan(ordered, lineage, rules, copying, holds)
     first_epoch, start = state.lineage.entries[0].leader_epoch, state.log_start_offset
     unreferenced = (
         each
@@ -251,15 +251,13 @@ def _scan(
     ordered: Iterable[RemoteLogSegmentMetadata],
     lineage: SegmentLineage,
     rules: "_Rules",
-    others: Collection[RemoteLogSegmentId],
     copying: Collection[UUID],
     holds: Sequence[Hold],
 ) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None, Hold | None]:
     """Return the deletions of the scan, the segment that ended it, and the hold that keeps it.
 
     The first segment that no rule deletes, that is being copied, or that a hold keeps, ends the
-    scan, unless it is superseded (`others`); so does one whose deletion would raise the log start
-    over offsets that a hold keeps.
+    scan; so does one whose deletion would raise the log start over offsets that a hold keeps.
     """
     expired: list[Deletion] = []
     # Within the lineage, the order by start offset is also the order by epoch, which Kafka uses.
@@ -268,9 +266,6 @@ def _scan(
             return expired, segment, None
         if segment.state not in COPIES:
             continue
-        is_other = segment.remote_log_segment_id in others
-        if is_other and segment.end_offset >= rules.next_log_start_offset:
-            continue  # The one with all of its records stays.
         first_offset = min(segment.start_offset, rules.next_log_start_offset)
         deletion = rules.breached_by(segment)
         if deletion is not None:

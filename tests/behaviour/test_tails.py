@@ -40,7 +40,8 @@ from tests.unit.rlm.kafka_bytes import (
 pytestmark = pytest.mark.deep
 
 BROKER_ID = 7
-TAILS = {"sediment.tail.copy.ms": "1000"}
+AGE_S = 3600.0
+TAILS = {"sediment.tail.copy.ms": "3600000"}
 ROLLED = [(0, 9), (10, 19)]
 KEPT: list[IndexType] = [kind for kind in IndexType if kind is not IndexType.TRANSACTION]
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -70,7 +71,7 @@ class Sender:
     def wait_and_copy(self) -> None:
         """See what is new, let it get old enough, and copy it."""
         take_turns(self.rlm)
-        self.ahead_s += 1.0
+        self.ahead_s += AGE_S
         take_turns(self.rlm)
 
 
@@ -114,7 +115,7 @@ def test_records_are_copied_when_they_are_old_enough_and_only_new_bytes_are_sent
 ) -> None:
     take_turns(sender.rlm)
     assert stack.ranges() == ROLLED  # the tail is too young
-    sender.ahead_s += 1.0
+    sender.ahead_s += AGE_S
     take_turns(sender.rlm)
     assert stack.ranges() == [*ROLLED, (20, 24)]
     before = sender.sent_bytes
@@ -133,7 +134,7 @@ def test_a_tail_is_not_copied_unless_the_topic_has_the_setting(
     stack: Stack, sender: Sender
 ) -> None:
     stack.rlmm.put_topic_config(NAME.topic_id, {}, now=True)
-    sender.ahead_s += 3600
+    sender.ahead_s += 10 * AGE_S
     sender.wait_and_copy()
     assert stack.ranges() == ROLLED
 
@@ -316,6 +317,22 @@ def test_a_killed_pass_leaves_what_the_next_one_finishes(
     take_turns(again.rlm, 2)
     assert stack.ranges() == [*ROLLED, (20, 24)]
     assert tails(stack) == []
+
+
+def test_a_rolled_segment_that_only_tails_have_is_a_lag(
+    stack: Stack, files: PartitionFiles
+) -> None:
+    def refuse(metadata: RemoteLogSegmentMetadata, data: Any) -> bytes | None:
+        if metadata.start_offset == 20 and not is_tail(metadata):
+            raise RetriableRemoteStorageError("away")
+        return stack.rsm.copy_log_segment_data(metadata, data)
+
+    sender = Sender(stack, copy_log_segment_data=refuse)
+    sender.wait_and_copy()
+    roll(files, 25)
+    take_turns(sender.rlm)
+    assert description(sender.rlm).copied_through_offset == 19
+    assert sender.rlm.led_partitions()[0].copy.lag.segments == 1
 
 
 def test_a_tail_that_the_store_refuses_is_tried_again(stack: Stack, files: PartitionFiles) -> None:

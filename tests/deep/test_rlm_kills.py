@@ -31,6 +31,7 @@ from services.api.remote_log_manager import (
     StopReason,
 )
 from services.api.remote_log_metadata_manager import all_events, all_partitions
+from services.api.superseded import is_tail
 from services.common.client_security import PLAINTEXT
 from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
@@ -48,7 +49,7 @@ from tests.harness.processes import (
 )
 from tests.harness.variants import first_of
 from tests.harness.world import COPY_LEASE_MS, FINISHED, World, name_topics_anew
-from tests.unit.rlm.kafka_bytes import three_segments, write_log_dir
+from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, three_segments, write_log_dir
 
 KILLED = -9
 EPOCH = 5
@@ -144,6 +145,45 @@ def assert_only_due_is_gone(world: World, kept: object) -> None:
     world.assert_invariants()
 
 
+def want_a_tail(world: World, directory: Path) -> PartitionFiles:
+    """Ship what is rolled of a small log; what is active is to be copied as a tail."""
+    world.log_dir = write_log_dir(directory / "tails")
+    files = three_segments(world.log_dir)
+    name_topics_anew(world.log_dir)
+    world.ship()
+    world.set_retention({"sediment.tail.copy.ms": "1000"})
+    return files
+
+
+def supersede_a_tail(world: World, directory: Path) -> None:
+    """Copy a tail, roll its segment, and ship that whole."""
+    files = want_a_tail(world, directory)
+    with rlm_service(world, directory / "earlier") as rlm:
+        rlm.start()
+        eventually(lambda: is_tail_copied(world), DEADLINE_MS)
+    files.snapshot(25)
+    files.segment(25, [batch(25, 5)])
+    world.ship()
+
+
+def tails_and_others(world: World) -> tuple[list[int], list[int]]:
+    """Return the start offsets of finished tails and others; fail if they are not all."""
+    rows = sorted(world.rows(), key=lambda row: row.start_offset)
+    done = all(row.state is FINISHED for row in rows)
+    if not done or len(world.object_keys()) != 3 * len(rows):
+        return [], []
+    tails = [row.start_offset for row in rows if is_tail(row)]
+    return tails, [row.start_offset for row in rows if not is_tail(row)]
+
+
+def is_tail_copied(world: World) -> bool:
+    return tails_and_others(world) == ([20], [0, 10])
+
+
+def is_tail_replaced(world: World) -> bool:
+    return tails_and_others(world) == ([25], [0, 10, 20])
+
+
 def mark_all(world: World, directory: Path) -> None:
     """Ship, and mark every partition as deleted."""
     world.ship()
@@ -207,6 +247,8 @@ STORIES = {
         lambda world: max(log_starts(world)) > 0,
         expected=assert_only_due_is_gone,
     ),
+    "copying a tail": Story(places("copy."), is_tail_copied, want_a_tail),
+    "superseding a tail": Story(places("deletion.")[1:], is_tail_replaced, supersede_a_tail),
     "removing": Story(
         [*places("removal."), *places("deletion.")[1:]],
         is_removed,

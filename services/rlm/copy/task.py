@@ -293,9 +293,11 @@ class CopyTask:
         log, tier = current.log, current.tier
         if self._rules.lag_defaults is None or not self._superseded.may_exist(tier):
             return  # `sediment ship` deletes no objects.
-        lineage = SegmentLineage(self._lineage(tier, log.lineage), log.log_end_offset)
-        self._partition.tier.changed_here()
-        self._superseded.mark(self._name, tier, lineage, self._epoch)
+        lineage = self._lineage(tier, log.lineage)
+        if lineage.entries:
+            self._partition.tier.changed_here()
+            of_log = SegmentLineage(lineage, log.log_end_offset)
+            self._superseded.mark(self._name, tier, of_log, self._epoch)
 
     def _copy_missing(self, current: _Pass) -> None:
         log, report = current.log, current.report
@@ -320,7 +322,8 @@ class CopyTask:
             report.problems.append(problem)
             if report.more_after_s is None:
                 report.failed(problem.message, may_pass=True)
-        if not (report.failure or report.blocked_segments or report.more_after_s is not None):
+        is_paused = blocked is not None or report.more_after_s is not None
+        if not (is_paused or report.failure or report.blocked_segments):
             tier = self._partition.tier.refresh() if report.copied_segments else current.tier
             tail = self._due_tail(current.log, tier)
             if tail is not None:
