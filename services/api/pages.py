@@ -1,7 +1,13 @@
 """Read all pages of a list."""
 
-from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+M = TypeVar("M")
+P = ParamSpec("P")
+PageT = TypeVar("PageT", bound="Page")
+T = TypeVar("T")
 
 
 class Page(Protocol):
@@ -11,18 +17,8 @@ class Page(Protocol):
     def next_page_token(self) -> str: ...
 
 
-P = TypeVar("P", bound=Page)
-P_co = TypeVar("P_co", bound=Page, covariant=True)
-
-
-class ReadPage(Protocol[P_co]):
-    """A method that reads a page of a list; an empty token is that of the first page."""
-
-    def __call__(self, *, page_token: str) -> P_co: ...
-
-
-def every_page(read: ReadPage[P]) -> Iterator[P]:
-    """Yield each page, one in memory at a time."""
+def every_page(read: Callable[..., PageT]) -> Iterator[PageT]:
+    """Yield each page, one in memory at a time; an empty token is that of the first page."""
     token = ""
     while True:
         page = read(page_token=token)
@@ -30,3 +26,20 @@ def every_page(read: ReadPage[P]) -> Iterator[P]:
         token = page.next_page_token
         if not token:
             return
+
+
+def every_item(
+    method: Callable[Concatenate[M, P], PageT], items_of: Callable[[PageT], Iterable[T]]
+) -> Callable[Concatenate[M, P], Iterator[T]]:
+    """Return a function that yields the items of all pages of a list, one page in memory at a time.
+
+    Args:
+        method: of a contract; reads a page. The function has its arguments, but for the token.
+    """
+    name = method.__name__
+
+    def items(manager: M, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        for page in every_page(partial(getattr(manager, name), *args, **kwargs)):
+            yield from items_of(page)
+
+    return items

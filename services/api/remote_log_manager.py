@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Protocol
 
 from services.api.endpoints import RlmEndpoint
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
-from services.api.pages import every_page
+from services.api.pages import every_item
 from services.api.validation import (
     require,
     require_between,
@@ -517,12 +516,6 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         ...
 
 
-def all_descriptions(
-    manager: RemoteLogManager, topics: Sequence[str] = ()
-) -> Iterator[PartitionDescription]:
-    """Yield the partitions of every page of describe_partitions."""
-    pages = every_page(partial(manager.describe_partitions, topics))
-    return (partition for page in pages for partition in page.partitions)
-
+all_descriptions = every_item(RemoteLogManager.describe_partitions, lambda page: page.partitions)
 
 UNKNOWN_LEADER = -1

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -17,13 +16,11 @@ from services.api.operations import (
     AnomalyPage,
     AnomalyQuery,
     ObjectDeletion,
-    RecordedAnomaly,
-    RecordedRun,
     RunCounts,
     RunPage,
     ToolRun,
 )
-from services.api.pages import every_page
+from services.api.pages import every_item
 from services.api.partitions import (
     NO_SEGMENTS,
     EventPage,
@@ -937,34 +934,22 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
 
-def all_segments(
-    manager: RemoteLogMetadataManager,
-    topic_id_partition: TopicIdPartition,
-    leader_epoch: int | None = None,
-    *,
-    states: Sequence[RemoteLogSegmentState] = (),
-    min_offset: int | None = None,
-) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments of all pages of list_remote_log_segments, one page in memory at a time.
+# Each yields the items of all pages of the list that it is made of.
+all_segments = every_item(
+    RemoteLogMetadataManager.list_remote_log_segments, lambda page: page.segments
+)
+"""Yield the segments of a partition; those added or removed meanwhile may be missing, none comes
+twice.
+"""
 
-    Segments added or removed meanwhile may be missing; none comes twice.
-    """
-    read = partial(
-        manager.list_remote_log_segments,
-        topic_id_partition,
-        leader_epoch,
-        states=states,
-        min_offset=min_offset,
-    )
-    return (segment for page in every_page(read) for segment in page.segments)
-
-
-def all_kept_segments(
-    manager: RemoteLogMetadataManager, *, topic: str = "", due_only: bool = False
-) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments of all pages of list_kept_segments, one page in memory at a time."""
-    read = partial(manager.list_kept_segments, topic=topic, due_only=due_only)
-    return (segment for page in every_page(read) for segment in page.segments)
+all_kept_segments = every_item(
+    RemoteLogMetadataManager.list_kept_segments, lambda page: page.segments
+)
+all_partitions = every_item(RemoteLogMetadataManager.list_partitions, lambda page: page.partitions)
+all_events = every_item(RemoteLogMetadataManager.list_events, lambda page: page.events)
+all_anomalies = every_item(RemoteLogMetadataManager.list_anomalies, lambda page: page.anomalies)
+all_tool_runs = every_item(RemoteLogMetadataManager.list_tool_runs, lambda page: page.runs)
+all_holds = every_item(RemoteLogMetadataManager.list_holds, lambda page: page.holds)
 
 
 def segments_by_id(
@@ -982,31 +967,6 @@ def segments_by_id(
         has = {segment.remote_log_segment_id.id for segment in found}
         # An empty answer: none of the requested ones is known.
         missing = missing[len(asked) :] + [id for id in asked if has and id not in has]
-
-
-def all_partitions(
-    manager: RemoteLogMetadataManager,
-    *,
-    topic: str = "",
-    delete_states: Sequence[RemotePartitionDeleteState] = (),
-    cluster_id: str = "",
-    page_size: int = 0,
-) -> Iterator[PartitionSummary]:
-    """Yield the partitions of all pages of list_partitions, one page in memory at a time."""
-    read = partial(
-        manager.list_partitions,
-        topic=topic,
-        delete_states=delete_states,
-        cluster_id=cluster_id,
-        page_size=page_size,
-    )
-    return (partition for page in every_page(read) for partition in page.partitions)
-
-
-def all_events(manager: RemoteLogMetadataManager, query: EventQuery) -> Iterator[PartitionEvent]:
-    """Yield the events of all pages of list_events, one page in memory at a time."""
-    pages = every_page(partial(manager.list_events, query))
-    return (event for page in pages for event in page.events)
 
 
 def latest_event(
@@ -1030,23 +990,3 @@ def latest_event(
         if last is not None or after_revision == query.after_revision:
             return last
         count *= 10
-
-
-def all_anomalies(
-    manager: RemoteLogMetadataManager, query: AnomalyQuery = ALL_ANOMALIES
-) -> Iterator[RecordedAnomaly]:
-    """Yield the anomalies of all pages of list_anomalies, one page in memory at a time."""
-    pages = every_page(partial(manager.list_anomalies, query))
-    return (anomaly for page in pages for anomaly in page.anomalies)
-
-
-def all_tool_runs(manager: RemoteLogMetadataManager, topic: str = "") -> Iterator[RecordedRun]:
-    """Yield the runs of all pages of list_tool_runs, one page in memory at a time."""
-    pages = every_page(partial(manager.list_tool_runs, topic))
-    return (run for page in pages for run in page.runs)
-
-
-def all_holds(manager: RemoteLogMetadataManager, topic: str = "") -> Iterator[Hold]:
-    """Yield the holds of all pages of list_holds, one page in memory at a time."""
-    pages = every_page(partial(manager.list_holds, topic))
-    return (hold for page in pages for hold in page.holds)

@@ -1,16 +1,15 @@
 """Define the objects of segments in a store, and how to list and delete them one by one."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Protocol
 from uuid import UUID
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import ZERO_UUID
-from services.api.pages import every_page
+from services.api.pages import every_item
 from services.api.remote_storage_manager import CopyDigests
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX, INT64_MAX, require, require_between
@@ -308,15 +307,5 @@ def require_location_id(location_id: int, field: str) -> None:
     require_between(location_id, field, 0, MAX_LOCATION_ID)
 
 
-def all_segment_objects(store: SegmentObjects, query: ObjectQuery) -> Iterator[SegmentObject]:
-    """Yield the objects of all pages of list_segment_objects, one page in memory at a time."""
-    pages = every_page(partial(store.list_segment_objects, query))
-    return (each for page in pages for each in page.objects)
-
-
-def all_multipart_uploads(
-    store: SegmentObjects, location_id: int = CURRENT_LOCATION
-) -> Iterator[MultipartUpload]:
-    """Yield the uploads of all pages of list_multipart_uploads, one page in memory at a time."""
-    pages = every_page(partial(store.list_multipart_uploads, location_id))
-    return (upload for page in pages for upload in page.uploads)
+all_segment_objects = every_item(SegmentObjects.list_segment_objects, lambda page: page.objects)
+all_multipart_uploads = every_item(SegmentObjects.list_multipart_uploads, lambda page: page.uploads)
