@@ -41,11 +41,14 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from services.api.endpoints import RlmEndpoint
 from services.api.roles import Role
 from services.rlm.consumers import listener
 from services.rlm.consumers.backing import BackingConnection, BrokerVersions, ReadableTopics
-from services.rlm.consumers.relay import TIER_LOG_DIR
+from services.rlm.consumers.cluster import Node, ReaderCluster
+from services.rlm.consumers.relay import TIER_LOG_DIR, Broker, Relay
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.partition_readers import Readers
 from services.rpc.server.sockets import SocketAccess
 from tests.harness.clocks import Clock
 from tests.harness.doors import (
@@ -106,6 +109,10 @@ def coordinator(node_id: int) -> Any:
     return found
 
 
+def endpoint(broker_id: int, listener: str | None) -> RlmEndpoint:
+    return RlmEndpoint("cluster", "directory", broker_id, "rlm:50053", listener)
+
+
 def join_group() -> Any:
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0any\xff")
     return JoinGroupRequest(
@@ -152,6 +159,30 @@ class TestGroups:
             assert (found.error_code, found.host) == (COORDINATOR_NOT_AVAILABLE, "")
             of_transactions = find_coordinator(client, key_type=1)
             assert of_transactions.error_code == TRANSACTIONAL_ID_NOT_AUTHORIZED
+
+    def test_a_coordinator_that_moves_is_found_again(self, rlm: BrokerRemoteLogManager) -> None:
+        readers = Readers()
+        readers.live = (endpoint(8, "rlm-8:9192"), endpoint(9, "rlm-9:9192"), endpoint(10, None))
+        cluster = ReaderCluster(Node(8, "rlm-8", 9192), readers)
+        request = FindCoordinatorRequest(key="group", key_type=0, coordinator_keys=["group"])
+        at = [8]
+        answers = {FIND_COORDINATOR: lambda *_: coordinator(at[0])(4, b"")}
+        with ScriptedBroker(answers) as scripted:
+            connection = BackingConnection(scripted)
+            relay = Relay(Broker(scripted), connection, rlm, cluster, bool, None)
+
+            def found(node_id: int) -> tuple[int, int, str]:
+                at[0] = node_id
+                answer = relay.answer(FIND_COORDINATOR, 4, framed(request, 4)[4:])
+                data = b"".join(answer or ())[4:]
+                (one,) = FindCoordinatorResponse.decode(data, version=4, header=True).coordinators
+                return one.error_code, one.node_id, one.host
+
+            assert found(8) == (0, 8, "rlm-8")
+            assert found(9) == (0, 9, "rlm-9")
+            # One RLM has no listener, and beside the other broker lives none.
+            assert found(10) == found(11) == (COORDINATOR_NOT_AVAILABLE, -1, "")
+            connection.close()
 
     def test_while_the_broker_is_away_records_are_read_and_groups_wait(
         self, rlm: BrokerRemoteLogManager
