@@ -1,5 +1,7 @@
 """Test what Fetch answers to a reader's leader epochs (KIP-320)."""
 
+import shutil
+
 import pytest
 
 from services.api.lineage import EpochEnd
@@ -92,6 +94,59 @@ def test_a_later_epoch_than_all_of_the_log_is_out_of_range(stack: Stack) -> None
     part = answer(stack.rlm(), 22, last=6)
     assert part.error is OUT_OF_RANGE
     assert "leader epoch 6" in part.error_message
+
+
+@pytest.mark.parametrize(("offset", "last"), [(26, None), (26, 5), (22, 6), (30, 6)])
+def test_the_end_of_a_followers_log_is_no_end_of_the_partition(
+    stack: Stack, offset: int, last: int | None
+) -> None:
+    """It follows the leader, perhaps on a disk that was replaced: a reader may be ahead of it."""
+    rlm = callback_rlm(stack)
+    assert send_role(rlm, FOLLOWER, 7) is None
+    part = answer(rlm, offset, last=last)
+    assert (part.error, part.diverging_epoch) == (FetchError.NOT_LEADER_OR_FOLLOWER, None)
+    assert "call the leader's RLM" in part.error_message
+
+
+@pytest.mark.parametrize("role", [LEADER, FOLLOWER])
+@pytest.mark.parametrize("last", [None, 5])
+def test_the_end_of_the_tier_is_no_end_of_a_partition_whose_disk_is_replaced(
+    stack: Stack, role: PartitionRole, last: int | None
+) -> None:
+    stack.ship()
+    rlm = callback_rlm(stack)
+    assert send_role(rlm, role, 7) is None
+    assert answer(rlm, 22, last=last).error is NONE
+    shutil.rmtree(stack.files.path)
+    part = answer(rlm, 22, last=last)
+    assert (part.error, part.diverging_epoch) == (FetchError.NOT_LEADER_OR_FOLLOWER, None)
+
+
+def test_an_overtaken_leader_does_not_know_the_end_of_the_partition(stack: Stack) -> None:
+    rlm = callback_rlm(stack)
+    assert send_role(rlm, LEADER, 4) is None
+    assert answer(rlm, 26, last=5).error is FetchError.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("offset", "last", "expected"),
+    [(25, 5, None), (9, 0, EpochEnd(0, 8)), (22, 4, EpochEnd(2, 20))],
+)
+def test_a_follower_knows_where_its_earlier_epochs_end(
+    stack: Stack, offset: int, last: int, expected: EpochEnd | None
+) -> None:
+    rlm = callback_rlm(stack)
+    assert send_role(rlm, FOLLOWER, 7) is None
+    part = answer(rlm, offset, last=last)
+    assert (part.error, part.diverging_epoch) == (NONE, expected)
+
+
+def test_a_log_whose_topic_id_is_not_written_yet_is_read_later(stack: Stack) -> None:
+    rlm = stack.rlm()
+    assert answer(rlm, 3).error is NONE
+    (stack.files.path / "partition.metadata").unlink()
+    stack.files.file(20, ".log").touch()
+    assert answer(rlm, 3).error is FetchError.NOT_LEADER_OR_FOLLOWER
 
 
 def test_epochs_that_the_broker_forgot_come_from_the_tier(stack: Stack) -> None:

@@ -111,13 +111,15 @@ class KafkaCluster:
         *,
         log_dirs: int = 1,
         version: str | None = None,
+        spare: int = 0,
     ) -> None:
         """Prepare one broker for each entry of ``settings``, which are properties by Kafka's names;
-        nothing runs yet.
+        nothing runs yet. The last ``spare`` of them are started by tests.
         """
         self._directory = directory
         self._settings = settings
         self._log_dirs = log_dirs
+        self._spare = spare
         self._jars = ensure_kafka_jars(version)
         ensure_kafka_archive(self._jars)
         self._cleanup = ExitStack()
@@ -125,7 +127,12 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(broker.bootstrap_servers for broker in self.brokers)
+        """Return the addresses of all brokers but the spare ones."""
+        return ",".join(broker.bootstrap_servers for broker in self._always_there)
+
+    @property
+    def _always_there(self) -> Sequence[KafkaBroker]:
+        return self.brokers[: len(self.brokers) - self._spare]
 
     def broker(self, node_id: int) -> KafkaBroker:
         return self.brokers[node_id - 1]
@@ -150,7 +157,7 @@ class KafkaCluster:
             for broker in self.brokers:
                 cleanup.callback(broker.kill)  # a stop would wait for the others
             with ThreadPoolExecutor() as pool:
-                list(pool.map(KafkaBroker.start, self.brokers))
+                list(pool.map(KafkaBroker.start, self._always_there))
             self._cleanup = cleanup.pop_all()
         return self
 

@@ -46,3 +46,13 @@ def tier(
         tiered(broker, world) as made,
     ):
         yield made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the counts that tests have recorded, also those of other processes."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, counts in report.user_properties:
+            if name == "counts":
+                terminalreporter.section(report.nodeid)
+                for what, count in counts.items():
+                    terminalreporter.write_line(f"{what}: {count}")

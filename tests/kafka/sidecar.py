@@ -1,6 +1,6 @@
 """RLM as a process beside a broker that knows nothing of it, and how a test looks at all of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.harness.world import World
 from tests.kafka.tiered_broker import IMPATIENT
 
 DEADLINE_MS = 600_000
+LISTENER = "RLM_CONSUMER_LISTEN_ADDRESS"
 # The session is as long as ever, though a broker that was killed is let in again only when its last
 # one has ended: one that stands still for a second must not lose its partitions.
 BROKER_SETTINGS = {
@@ -61,6 +62,11 @@ class Sidecar:
     @property
     def cluster(self) -> Cluster:
         return Cluster(self.broker.bootstrap_servers)
+
+    @property
+    def listener(self) -> str:
+        """The address at which RLM serves consumers of Kafka."""
+        return self.process.listen_address(LISTENER)
 
     def create_tiered(self, *topics: Topic) -> list[TopicIdPartition]:
         """Make topics of one partition, and say that they are tiered as soon as RLM has told RLMM
@@ -117,15 +123,30 @@ class Sidecar:
 
 @contextmanager
 def running_sidecar(
-    broker: KafkaBroker, world: World, directory: Path, log_dirs: Sequence[Path]
+    broker: KafkaBroker,
+    world: World,
+    directory: Path,
+    log_dirs: Sequence[Path],
+    *,
+    bootstrap_servers: str | None = None,
+    rsm_address: str | None = None,
+    further: Mapping[str, str] | None = None,
 ) -> Iterator[Sidecar]:
-    """RLM beside a running broker; ended at the end."""
+    """RLM beside a running broker; ended at the end.
+
+    Args:
+        bootstrap_servers: of a cluster with further brokers.
+        rsm_address: the way to RSM, if it is not the direct one.
+        further: settings of RLM.
+    """
+    rsm_address = rsm_address or world.rsm.address
     settings = {
-        **rlm_settings(world.rsm.address, world.rlmm.address, log_dirs, task_interval_ms=200),
+        **rlm_settings(rsm_address, world.rlmm.address, log_dirs, task_interval_ms=200),
         **RLM_SETTINGS,
-        "RLM_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+        "RLM_BOOTSTRAP_SERVERS": bootstrap_servers or broker.bootstrap_servers,
+        **(further or {}),
     }
-    process = ServiceProcess("rlm", settings, directory)
+    process = ServiceProcess("rlm", settings, directory, more_addresses=[LISTENER])
     process.start()
     try:
         with (

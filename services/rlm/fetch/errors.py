@@ -12,7 +12,7 @@ from services.api.errors import (
     RemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import FetchError
+from services.api.remote_log_manager import FetchError, ProblemKind
 from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 
@@ -143,6 +143,9 @@ _NAMES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError], 
 so that the error must not be OFFSET_OUT_OF_RANGE.
 """
 
+_NOT_YET_KNOWN = (ProblemKind.PARTITION_METADATA_MISSING,)
+"""A broker writes the file a moment after it has made the folder: readers retry."""
+
 
 def kafka_error(partition: TopicIdPartition, failure: Exception) -> FetchError:
     """Return Kafka's name for one of PARTITION_FAILURES; log a failure without one.
@@ -151,6 +154,8 @@ def kafka_error(partition: TopicIdPartition, failure: Exception) -> FetchError:
     """
     if isinstance(failure, ReadRefusedError):
         error = failure.kafka_error
+    elif isinstance(failure, LogFileError) and failure.kind in _NOT_YET_KNOWN:
+        error = FetchError.NOT_LEADER_OR_FOLLOWER
     else:
         names = (name for classes, name in _NAMES if isinstance(failure, classes))
         error = next(names, FetchError.UNKNOWN_SERVER_ERROR)

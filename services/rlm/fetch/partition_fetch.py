@@ -139,7 +139,7 @@ class PartitionFetch:
 
         Raises:
             OffsetOutOfRangeError: if it is not.
-            NotServedHereError: if it is not, but the log here may have it.
+            NotServedHereError: if it is not, but the log here or the leader's may have it.
             MovedToTierError: if a follower wants it, and only the tier has it.
         """
         if self._offset < bounds.log_start_offset:
@@ -149,9 +149,8 @@ class PartitionFetch:
                 )
             self._offset = self._part_offset = self.view.offset_after_hole(self._offset)
         if self._offset > bounds.log_end_offset:
-            raise self._absent(
-                f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
-            )
+            text = f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
+            raise self.view.behind_error(text) or self._absent(text)
         log = self.view.log
         local_start = max(log.log_start_offset, self.view.tier.log_start_offset) if log else 0
         if self.is_follower and self._offset < local_start:

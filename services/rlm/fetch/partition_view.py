@@ -380,18 +380,46 @@ class PartitionView:
 
         Raises:
             OffsetOutOfRangeError: if no epoch here is as late.
+            NotServedHereError: if only the end of a follower's log decides.
             RemoteStorageError: as end_of_epoch.
         """
         if last_fetched_epoch is None:
             return None
         end = self.end_of_epoch(last_fetched_epoch)
         if end is None:
-            raise OffsetOutOfRangeError(
+            text = (
                 f"leader epoch {last_fetched_epoch} of the last fetched record is later than all "
                 "of this log"
             )
+            raise self.behind_error(text) or OffsetOutOfRangeError(text)
         diverges = end.leader_epoch < last_fetched_epoch or end.end_offset < offset
+        if diverges and self._ends_with_log(end):
+            behind = self.behind_error(f"leader epoch {end.leader_epoch} ends at {end.end_offset}")
+            if behind is not None:
+                raise behind
         return end if diverges else None
+
+    def _ends_with_log(self, end: EpochEnd) -> bool:
+        """Return whether an epoch ends only because the log here does."""
+        latest = None if self.log is None else self.log.lineage.latest_epoch
+        return latest is None or end.leader_epoch >= latest
+
+    def behind_error(self, text: str) -> NotServedHereError | None:
+        """Make the error of what may be behind the end of the log here; None if nothing is.
+
+        A follower's log ends where it has got to, and that of a broker whose disk was replaced is
+        missing at first: their ends say nothing of the leader's log. OFFSET_OUT_OF_RANGE and a
+        diverging epoch would let a reader begin again, or drop what it has.
+        """
+        log, leadership = self.log, self.partition.role.leadership
+        if leadership is None:
+            return None
+        if log and leadership.is_leader and not leadership.is_overtaken(log.lineage):
+            return None
+        return NotServedHereError(
+            f"{text} in this broker's log, which follows the leader's; retry, or call the leader's "
+            "RLM"
+        )
 
     def require_leader(self) -> None:
         """Check that a follower may fetch here.

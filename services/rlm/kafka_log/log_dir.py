@@ -229,16 +229,13 @@ class BrokerIdentity:
 
 def read_identity(log_dirs: Sequence[Path], broker_id: int) -> BrokerIdentity | None:
     """Read a broker's identity from its log directories; None if they name no cluster."""
-    directory_ids = []
     try:
         cluster_id = read_cluster_id(log_dirs) if log_dirs else None
-        for log_dir in log_dirs:
-            directory_ids.append(read_properties(log_dir).get("directory.id"))
-    except (LogDirError, LogFileError):
+    except LogDirError:
         return None
     if cluster_id is None:
         return None
-    directory_id = min(filter(None, directory_ids), default=f"broker {broker_id}")
+    directory_id = min(_directory_ids(log_dirs), default=f"broker {broker_id}")
     return BrokerIdentity(cluster_id, directory_id, broker_id)
 
 
