@@ -143,9 +143,6 @@ _NAMES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError], 
 so that the error must not be OFFSET_OUT_OF_RANGE.
 """
 
-_NOT_YET_KNOWN = (ProblemKind.PARTITION_METADATA_MISSING,)
-"""A broker writes the file a moment after it has made the folder: readers retry."""
-
 
 def kafka_error(partition: TopicIdPartition, failure: Exception) -> FetchError:
     """Return Kafka's name for one of PARTITION_FAILURES; log a failure without one.
@@ -154,7 +151,7 @@ def kafka_error(partition: TopicIdPartition, failure: Exception) -> FetchError:
     """
     if isinstance(failure, ReadRefusedError):
         error = failure.kafka_error
-    elif isinstance(failure, LogFileError) and failure.kind in _NOT_YET_KNOWN:
+    elif _is_nameless(failure):
         error = FetchError.NOT_LEADER_OR_FOLLOWER
     else:
         names = (name for classes, name in _NAMES if isinstance(failure, classes))
@@ -164,3 +161,9 @@ def kafka_error(partition: TopicIdPartition, failure: Exception) -> FetchError:
         cause = None if is_lost else failure
         _log.error("%s: the request failed: %s", partition, failure, exc_info=cause)
     return error
+
+
+def _is_nameless(failure: Exception) -> bool:
+    """Return whether a log has no topic id yet: its broker writes the file after the folder."""
+    missing = ProblemKind.PARTITION_METADATA_MISSING
+    return isinstance(failure, LogFileError) and failure.kind is missing
