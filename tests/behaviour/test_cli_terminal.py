@@ -27,6 +27,7 @@ from tests.harness.sediment_command import sediment
 from tests.harness.served import ServedRsm, served_rlm
 from tests.harness.terminals import COLUMNS, FRAMES
 from tests.harness.world import linked_log
+from tests.unit.cli.test_metadata_print import SNAPSHOTS, snapshot_file
 
 CLEAR = "\x1b[H\x1b[J"
 # Tests are named after them: they are the same in every process of a run.
@@ -77,8 +78,9 @@ COMMANDS_RUN = {
     "fetch profiles-0 --offset 8 --max-records 1": "LOCAL",
     "fetch clicks-0 --from beginning": "LOCAL",
     "completion bash": "complete",
+    "metadata print remote_log_snapshot": "RemoteLogSegmentMetadata",
 }
-AS_LONG_AS_THEY_ARE = "fetch clicks"
+AS_LONG_AS_THEY_ARE = ("fetch clicks", "metadata print")
 """A line for each record, as long as its value."""
 WITHOUT_END = {"up", "console"}
 """They run until Ctrl-C: tests/deep/test_up_in_a_terminal.py and tests/console."""
@@ -170,6 +172,7 @@ def small(rlmm: RlmmProcess, rsm: ServedRsm, database_url: str, tmp_path: Path) 
     page = (ROOT / "docs" / "run" / "security.md").read_text()
     (tmp_path / "policy.toml").write_text(page.split("```toml")[1].split("```")[0])
     log_dir = linked_log(tmp_path, ("clicks", "profiles"))
+    snapshot_file(tmp_path, SNAPSHOTS)
     (tmp_path / "settings.env").write_text(f"RSM_BACKEND=s3\nRSM_BUKCET={'long-name-' * 9}\n")
     rlm = BrokerRemoteLogManager([log_dir], rsm.client, rlmm.client)
     with served_rlm(rlm) as (_, address):

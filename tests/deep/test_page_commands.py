@@ -17,9 +17,11 @@ from tests.harness.eventually import eventually
 from tests.harness.pages import shown_commands
 from tests.harness.sediment_command import sediment
 from tests.harness.world import BUNDLED_LOG
+from tests.unit.cli.test_metadata_print import SNAPSHOTS, snapshot_file
 
 DOCS = ROOT / "docs"
 PAGES: dict[str, dict[str, str]] = {
+    "understand/spi-mapping.md": {},
     "run/database.md": {},
     "run/object-locations.md": {},
     "understand/copying.md": {"orders": "mixed-codecs", "payments": "telemetry"},
@@ -108,4 +110,6 @@ def filled(up: Up, line: str, topics: dict[str, str], directory: Path) -> list[s
             [topic] = up.lines("topics", "show", topics[found[2]])
             topic_id = f"{topic['topic_id']}:" if found[1] else ""
             words[number] = f"{topic_id}{topics[found[2]]}{found[3] or ''}"
+    if "remote_log_snapshot" in words:
+        words[-1] = str(snapshot_file(directory, SNAPSHOTS))
     return [word.replace("$today", "3") for word in words]
