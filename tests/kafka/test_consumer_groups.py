@@ -335,11 +335,10 @@ def test_a_member_follows_its_coordinator_to_another_rlm(
             for offset, node_id in enumerate((2, 1)):
                 admin.lead("__consumer_offsets", 0, node_id)
                 eventually(partial(commits, consumer, offset), 60_000)
-                assert coordinator_of(reading.group, listeners[1]) == (
-                    node_id,
-                    listeners[node_id],
-                )
-                assert assigned(consumer) == PARTITIONS
+                found = node_id, listeners[node_id]
+                asked = partial(coordinator_of, reading.group, listeners[1])
+                eventually(lambda: asked() == found, 60_000)  # noqa: B023 - called at once
+                eventually(lambda: assigned(consumer) == PARTITIONS, 60_000)
     databases.give_back(url)
 
 
