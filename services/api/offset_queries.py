@@ -7,6 +7,7 @@ from typing import Protocol
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import EpochEnd
+from services.api.local_retention import BrokerRetention, LocalRetentionChange
 from services.api.remote_log_manager import (
     FetchError,
     FetchPart,
@@ -145,12 +146,14 @@ class RaisedLogStart:
     Attributes:
         log_start_offset: the tier's, which is now at or above the wanted one; -1 after an
             error.
+        local_error: why the broker still has the records, if it was to delete them too.
     """
 
     topic_id_partition: TopicIdPartition
     error: FetchError = FetchError.NONE
     error_message: str = ""
     log_start_offset: int = -1
+    local_error: str = ""
 
 
 class Fetches(Protocol):
@@ -187,12 +190,17 @@ class OffsetService(RemoteLogManager, Protocol):
         """
         ...
 
-    def delete_records(self, requests: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
+    def delete_records(
+        self, requests: tuple[RecordsToDelete, ...], *, brokers_too: bool = False
+    ) -> list[RaisedLogStart]:
         """Raise the tier's log start, to the high watermark at most (Kafka: DeleteRecords).
 
         Readers of this RLM get nothing below it from then on, those of another RLM after its next
         pass; retention deletes the segments below it later.
         The broker's own log start stays as it is. Idempotent: it never falls.
+
+        Args:
+            brokers_too: delete the records from this broker's log as well, afterwards.
 
         Errors: NOT_LEADER_OR_FOLLOWER: this broker does not lead the partition.
         OFFSET_OUT_OF_RANGE: above the high watermark. POLICY_VIOLATION: the topic is on
@@ -200,5 +208,21 @@ class OffsetService(RemoteLogManager, Protocol):
 
         Raises:
             InvalidRequestError: nothing to delete, too much, or a partition twice.
+        """
+        ...
+
+    def set_local_retention_owner(self, change: LocalRetentionChange) -> BrokerRetention:
+        """Give a topic's local retention to RLM, or back to the brokers.
+
+        Without `apply` all is checked and nothing changes. With it, the topic's retention at the
+        brokers becomes -1, or what the topic's settings remember. The caller puts these settings:
+        before, for RLM; afterwards, for the brokers. Idempotent.
+
+        Raises:
+            RemoteResourceNotFoundError: the topic is unknown. NotServedError: no cluster is polled.
+            DeletionRefusedError: brokers tier or compact the topic, a right is missing, or the
+                brokers would delete what only they have.
+            ConcurrentUpdateError: the settings do not remember the brokers' retention.
+            RetriableRemoteStorageError: a broker did not answer; repeat the call.
         """
         ...

@@ -78,7 +78,9 @@ class PartitionReport:
         copied_through_offset: the last offset in the tier when the bytes were counted, inclusive;
             NOTHING_COPIED if there was none. While the tier is empty, the offset before the log's
             start when its copying began.
-        lag_bytes: of the rolled segments that are not in the tier; nothing is decided by it.
+        lag_bytes: of the rolled segments that are not in the tier.
+        local_trim_offset: RLM deletes local records below it, or has; 0 if it never did. A stored
+            one never falls.
     """
 
     topic_id_partition: TopicIdPartition
@@ -93,6 +95,7 @@ class PartitionReport:
     only_local_bytes: int
     copied_through_offset: int
     lag_bytes: int = 0
+    local_trim_offset: int = 0
 
     def __post_init__(self) -> None:
         require_int32(self.broker_id, "broker_id", at_least=-1)
@@ -106,7 +109,7 @@ class PartitionReport:
         latest = self.lineage.latest_epoch
         led = latest is None or latest <= self.leader_epoch
         require(led, "leader_epochs", f"has {latest}, above leader_epoch {self.leader_epoch}")
-        for name in ("high_watermark", "last_stable_offset"):
+        for name in ("high_watermark", "last_stable_offset", "local_trim_offset"):
             value = getattr(self, name)
             require_int64(value, name)
             fits = value <= self.log_end_offset

@@ -361,6 +361,7 @@ class ProblemKind(Enum):
     EARLIER_HISTORY = "EARLIER_HISTORY"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     DELETED_AT_BROKER = "DELETED_AT_BROKER"
+    BROKER_RETENTION_SET = "BROKER_RETENTION_SET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +459,8 @@ class CopyLag:
     unchecked_partitions: int = 0
     lost_partitions: int = 0
     earlier_histories: int = 0
+    broker_retention_set: int = 0
+    deleted_at_broker: int = 0
 
 
 @dataclass(frozen=True, slots=True)

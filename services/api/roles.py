@@ -248,6 +248,7 @@ _RLM: dict[str, Rule] = {
     "ListOffsets": _of_partitions(_R),
     "OffsetForLeaderEpoch": _of_partitions(_R),
     "DeleteRecords": _of_partitions(_D),
+    "SetLocalRetentionOwner": Rule(_roles(_M), Topics.FILTER, filter="topic"),
     "BuildRemoteLogAuxState": _of_partitions(_R),
     "DescribePartitions": Rule(_roles(_R, _A), Topics.FILTER, filter="topics"),
     "GetCopyLag": Rule(_roles(_R, _A), Topics.ALL),

@@ -29,6 +29,10 @@ CHANGE_DELAY = "sediment.retention.change.delay.ms"
 CHANGE_DELAY_MS = 24 * 60 * 60 * 1000
 MAX_CHANGE_DELAY_MS = 365 * CHANGE_DELAY_MS
 
+LOCAL_RETENTION_OWNER = "sediment.local.retention.owner"
+BROKER_RETENTION_MS = "sediment.local.retention.broker.ms"
+BROKER_RETENTION_BYTES = "sediment.local.retention.broker.bytes"
+
 T = TypeVar("T")
 
 
@@ -38,6 +42,16 @@ class RetentionOwner(Enum):
     BROKER = "broker"
     RLM = "rlm"
     SWEEP = "sweep"
+
+
+class LocalRetentionOwner(Enum):
+    """The only one that deletes a topic's local records.
+
+    BROKER: by its own retention, whatever is in the tier. RLM: by local.retention.*, once they are.
+    """
+
+    BROKER = "broker"
+    RLM = "rlm"
 
 
 def is_internal_topic(topic: str) -> bool:
@@ -65,6 +79,9 @@ class TopicConfig:
             None: never.
         delete_grace_ms: how long the objects of a segment stay after a broker has marked it.
         retention_change_delay_ms: how long a deletion waits that only a change of settings wants.
+        local_retention_owner: who deletes local records.
+        local_retention_broker_ms, local_retention_broker_bytes: the brokers' own retention of the
+            topic, while it is RLM that deletes; None if the topic had none of its own.
     """
 
     remote_storage_enable: bool | None = None
@@ -81,6 +98,13 @@ class TopicConfig:
     tail_copy_ms: int | None = None
     delete_grace_ms: int = DEFAULT_DELETE_GRACE_MS
     retention_change_delay_ms: int = CHANGE_DELAY_MS
+    local_retention_owner: LocalRetentionOwner = LocalRetentionOwner.BROKER
+    local_retention_broker_ms: int | None = None
+    local_retention_broker_bytes: int | None = None
+
+    @property
+    def is_trimmed_by_rlm(self) -> bool:
+        return self.local_retention_owner is LocalRetentionOwner.RLM
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -160,6 +184,7 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
     _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
     _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
     _check_copy_disabled(config)
+    _check_local_owner(config)
     local_ms, local_bytes = (
         config.effective_local_retention_ms,
         config.effective_local_retention_bytes,
@@ -239,6 +264,20 @@ def _check_copy_disabled(config: TopicConfig) -> None:
         require(local in (AS_RETENTION, total), name, rule)
 
 
+def _check_local_owner(config: TopicConfig) -> None:
+    """Refuse to forget the brokers' retention, and to delete the tier's part of a trimmed topic."""
+    kept = config.local_retention_broker_ms, config.local_retention_broker_bytes
+    rule = "is rlm's to remember; unset it with sediment.local.retention.owner"
+    require(config.is_trimmed_by_rlm or kept == (None, None), BROKER_RETENTION_MS, rule)
+    deletes = config.remote_storage_enable is False and config.remote_log_delete_on_disable
+    require(
+        not (config.is_trimmed_by_rlm and deletes),
+        LOCAL_RETENTION_OWNER,
+        "is rlm, so that the tier has what brokers no longer have: unset it before the topic's "
+        "part of the tier may be deleted",
+    )
+
+
 def _check_lag(name: str, lag: int | None, local: int) -> None:
     fits = lag is None or lag <= 0 or local == UNLIMITED or lag <= local
     require(fits, name, f"must not be longer than the local retention {local}, is {lag}")
@@ -263,10 +302,14 @@ def _number(at_least: int, at_most: int = INT64_MAX) -> Callable[[str, str], int
     return read
 
 
-def _owner(name: str, text: str) -> RetentionOwner:
-    names = [owner.value for owner in RetentionOwner]
-    require(text in names, name, f"must be one of {', '.join(names)}, is {text[:64]!r}")
-    return RetentionOwner(text)
+def _one_of(owners: type[Enum]) -> Callable[[str, str], Enum]:
+    names = [owner.value for owner in owners]
+
+    def read(name: str, text: str) -> Enum:
+        require(text in names, name, f"must be one of {', '.join(names)}, is {text[:64]!r}")
+        return owners(text)
+
+    return read
 
 
 MAX_OWNER_LENGTH = 64
@@ -299,7 +342,14 @@ _SETTINGS: tuple[tuple[str, Callable[[str, str], object], str], ...] = (
     ("remote.copy.lag.ms", _lag, "how long a segment waits for its copy, ms; -1: local retention"),
     ("remote.copy.lag.bytes", _lag, "how much of a partition waits, bytes; -1: local retention"),
     ("sediment.tail.copy.ms", _tail, "how old records get before a tail of the log is copied, ms"),
-    ("sediment.retention.owner", _owner, "who deletes what is due: broker, rlm or sweep"),
+    (
+        "sediment.retention.owner",
+        _one_of(RetentionOwner),
+        "who deletes what is due: broker, rlm or sweep",
+    ),
+    (LOCAL_RETENTION_OWNER, _one_of(LocalRetentionOwner), "who deletes local records: broker, rlm"),
+    (BROKER_RETENTION_MS, _total, "the brokers' retention.ms before RLM deleted; RLM puts it back"),
+    (BROKER_RETENTION_BYTES, _total, "the brokers' retention.bytes before RLM deleted"),
     ("sediment.delete.grace.ms", _grace, "how long objects stay after a broker's deletion, ms"),
     ("sediment.owner", _label, "whom `sediment usage` counts the topic for"),
     (

@@ -4,26 +4,39 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.ids import uuid_to_text
+from services.api.offset_queries import RecordsToDelete
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_manager import FetchError
 from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
-from services.api.topic_config import MEANINGS, StoredTopicConfig
-from services.cli.connections import Call, Topic, Topics, command_group, completed, with_services
-from services.cli.names import chosen_topics, find_topic
+from services.api.topic_config import LOCAL_RETENTION_OWNER, MEANINGS, StoredTopicConfig
+from services.cli.connections import (
+    Call,
+    Topic,
+    TopicPartition,
+    Topics,
+    command_group,
+    completed,
+    with_services,
+)
+from services.cli.local_retention import put_owner
+from services.cli.names import chosen_topics, find_readable_partition, find_topic
+from services.cli.offsets import exit_code_of_fetch
 from services.cli.output import EXIT_FAILED, CommandError, say
 from services.cli.tables import Wide
 from services.common.quantities import DURATION_MS, SIZE_BYTES, counted
 from services.common.retry import replan
 from services.views.documents import Json
-from services.views.texts import time_text
+from services.views.texts import partition_text, time_text
 from services.views.topics import TopicFigures
 
+_BeforeAndAfter: TypeAlias = tuple[StoredTopicConfig, StoredTopicConfig]
 _COLUMNS = ("topic", Wide("topic id"), "partitions", "settings")
 _REMOVED = (RemotePartitionDeleteState.DELETE_PARTITION_FINISHED,)
 
@@ -78,7 +91,7 @@ _SETTINGS = "\n".join(
     "set",
     help=f"Set or unset settings of a topic; keep its others.\n\n\b\nSettings:\n{_SETTINGS}",
 )
-@with_services("rlmm")
+@with_services("rlmm", "rlm")
 def set_topic(
     call: Call,
     name: Topic,
@@ -101,6 +114,9 @@ def set_topic(
     now: Annotated[
         bool, typer.Option("--now", help="Let nothing wait that the settings delete.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Let RLM delete what consumer groups have yet to read.")
+    ] = False,
 ) -> None:
     changes, removed = _parsed(settings or []), unset or []
     both = sorted(set(changes) & set(removed))
@@ -110,7 +126,16 @@ def set_topic(
         raise CommandError("nothing to change: pass KEY=VALUE or --unset KEY")
     with call.rlmm_client() as manager:
         topic = find_topic(manager, name)
-        before, after = _put(manager, topic, changes, removed, now=now)
+
+        def put(changes: Mapping[str, str], unset: Sequence[str]) -> _BeforeAndAfter:
+            return _put(manager, topic, changes, unset, now=now)
+
+        if LOCAL_RETENTION_OWNER in {*changes, *removed}:
+            present = manager.topic_config(topic.topic_id).entries
+            with call.rlm_client() as rlm:
+                before, after = put_owner(rlm, topic, present, changes, removed, put, yes=yes)
+        else:
+            before, after = put(changes, removed)
         _show(topic, after, call)
     if after.revision == before.revision:
         say(f"topic {topic.name} already has these settings; nothing was changed")
@@ -154,6 +179,34 @@ def delete_topic(
     )
 
 
+@app.command("delete-records")
+@with_services("rlmm", "rlm", has_output=False)
+def delete_records(
+    call: Call,
+    topic_partition: TopicPartition,
+    before: Annotated[
+        int, typer.Option(metavar="OFFSET", min=0, help="Delete all records below this offset.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion.")] = False,
+) -> None:
+    """Delete the oldest records of a partition, from the tier and from its broker.
+
+    Asks the RLM beside the partition's leader. Safe to repeat.
+    """
+    with call.rlm_client() as rlm:
+        tp = find_readable_partition(rlm, topic_partition, call)
+        if not yes:
+            what = f"this deletes {partition_text(tp)} below offset {before} in tier and broker"
+            raise CommandError(f"{what}; pass --yes to confirm")
+        (raised,) = rlm.delete_records((RecordsToDelete(tp, before),), brokers_too=True)
+    if raised.error is not FetchError.NONE:
+        text = f"{partition_text(tp)}: nothing was deleted: {raised.error_message}"
+        raise CommandError(text, exit_code_of_fetch(raised.error))
+    say(f"{partition_text(tp)}: the tier begins at offset {raised.log_start_offset}")
+    if raised.local_error:
+        raise CommandError(f"the broker still has them: {raised.local_error}", EXIT_FAILED)
+
+
 def _parsed(assignments: Sequence[str]) -> dict[str, str]:
     changes: dict[str, str] = {}
     for text in assignments:
@@ -184,10 +237,10 @@ def _put(
     unset: Sequence[str],
     *,
     now: bool,
-) -> tuple[StoredTopicConfig, StoredTopicConfig]:
+) -> _BeforeAndAfter:
     """Change settings at the revision at which they were read; return them before and after."""
 
-    def put(before: StoredTopicConfig) -> tuple[StoredTopicConfig, StoredTopicConfig]:
+    def put(before: StoredTopicConfig) -> _BeforeAndAfter:
         missing = [key for key in unset if key not in before.entries]
         if missing:
             raise CommandError(

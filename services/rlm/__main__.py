@@ -22,6 +22,7 @@ from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.beside import BrokerBeside
 from services.rlm.kafka_admin.client import KafkaAdmin
+from services.rlm.kafka_admin.local_records import LocalRecordsAdmin
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
 from services.rlm.kafka_log.log_dir import read_cluster_id
@@ -32,6 +33,7 @@ from services.rlm.metrics import (
     DIRECT_READ_BYTES,
     DIRECT_READ_FAILURES,
 )
+from services.rlm.retention.local_trims import LocalRetention
 from services.rlm.servicer import add_to_server
 from services.rlm.settings import RlmSettings
 from services.rpc.client.channel import open_channel
@@ -200,6 +202,9 @@ def _build_manager(
         copy_lag=CopyLagDefaults(
             ms=settings.log_remote_copy_lag_ms, size_bytes=settings.log_remote_copy_lag_bytes
         ),
+        local_retention=LocalRetention(
+            settings.log_local_retention_ms, settings.log_local_retention_bytes
+        ),
         copy_quota=QuotaLimit(
             max_bytes_per_second=settings.remote_log_manager_copy_max_bytes_per_second
         ),
@@ -250,7 +255,9 @@ def _kafka_admin(settings: RlmSettings) -> KafkaAdmin | None:
 
 def _cluster(settings: RlmSettings, admin: KafkaAdmin) -> PolledCluster:
     registered_id = settings.cluster_id or read_cluster_id(settings.log_dirs)
-    return PolledCluster(admin, registered_id, settings.deletion_confirm_ms / 1000)
+    local_records = LocalRecordsAdmin(admin, registered_id)
+    confirm_s = settings.deletion_confirm_ms / 1000
+    return PolledCluster(admin, registered_id, confirm_s, local_records)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.fair_queue import FairQueue
 from services.rlm.metrics import (
+    BROKER_RETENTION_SET,
     LOCAL_RETENTION_SIZE_PERCENT,
     MAX_TOPICS,
     PARTITIONS_BLOCKED,
@@ -132,6 +133,8 @@ def _figures(partition: Partition, now_ms: int) -> Iterator[tuple[TopicMetric, f
     if lag.deleted_at_ms is not None:
         yield SECONDS_UNTIL_LOCAL_DELETION, (lag.deleted_at_ms - now_ms) / 1000
     yield PARTITIONS_BLOCKED, any(map(blocks_copying, partition.copy.problems))
+    if partition.trim.is_ours:
+        yield BROKER_RETENTION_SET, partition.trim.broker_retention is not None
     tier = partition.tier.cached
     deleting = [segment for segment in tier.unfinished if segment.state is _DELETING]
     deleting_bytes = tier.deleting_bytes + sum(map(_size_bytes, deleting))

@@ -100,7 +100,8 @@ class PageDescriber:
             current += [lost_problem(partition, offsets) for offsets in lost]
         path = str(local.folder.path)
         current.append(log.lineage_problem)
-        current.append(deleted_at_broker(log, tier.start_offset, tier.log_start_offset, path))
+        current.append(partition.trim.broker_retention)
+        current.append(deleted_at_broker(partition, log, tier, path))
         current += [lost_problem(partition, offsets, is_known=True) for offsets in known_gaps]
         known = {(p.kind, p.path, p.offset) for p in problems}
         problems += [p for p in current if p and (p.kind, p.path, p.offset) not in known]
@@ -273,7 +274,15 @@ def copy_lag_of(partitions: Sequence[Partition], broker_id: int, now_ms: int) ->
         unchecked_partitions=sum(not partition.is_counted for partition in partitions),
         lost_partitions=sum(bool(partition.copy.lost) for partition in partitions),
         earlier_histories=sum(map(_has_earlier_history, partitions)),
+        broker_retention_set=sum(each.trim.broker_retention is not None for each in partitions),
+        deleted_at_broker=sum(map(_was_deleted_at_broker, partitions)),
     )
+
+
+def _was_deleted_at_broker(partition: Partition) -> bool:
+    local = partition.role.local
+    log = None if local is None else local.cached
+    return log is not None and deleted_at_broker(partition, log, partition.tier.cached) is not None
 
 
 def _has_earlier_history(partition: Partition) -> bool:

@@ -52,6 +52,7 @@ class Lanes:
         self.followers = lane("follower", follower_threads, interval_s)
         self.reports = lane("reporter", 1, interval_s)
         self.removal = lane("remover", _REMOVER_THREADS, remover_interval_s)
+        self.trims = lane("trims", 1, interval_s)
         self.poll = lane("poller", 1, interval_s)
         self.policies = lane("policies", 1, min(_POLICIES_INTERVAL_S, interval_s))
         self.announcements = lane("announcements", 1, _RENEWED_EVERY_S)

@@ -4,10 +4,10 @@
     (roles/partition_roles.py, tasks.py, lanes.py; the poller is a source of its
     own: kafka_admin/poller.py)
 
-Besides the tasks of partitions, the process has seven tasks: scan the log directories, report the
-led partitions, follow the revisions of all partitions, remove deleted partitions, maintain the
-files of the index cache, announce where this RLM is reached, and, with the poller, read cleanup
-policies.
+Besides the tasks of partitions, the process has others: scan the log directories, report the led
+partitions, follow the revisions of all partitions, remove deleted partitions, maintain the files of
+the index cache, announce where this RLM is reached, and, with the poller, read cleanup policies and
+trim the broker's logs.
 """
 
 import logging
@@ -21,6 +21,7 @@ from typing import TypeVar
 from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
+from services.api.local_retention import BrokerRetention, LocalRetentionChange
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
@@ -68,7 +69,10 @@ from services.rlm.partition import Partition, ServedPartition, new_partition
 from services.rlm.partition_readers import Readers
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
+from services.rlm.retention.local_owner import LocalOwner
+from services.rlm.retention.local_trims import LocalRetention
 from services.rlm.retention.snapshot import MAX_SEGMENTS
+from services.rlm.retention.trim_task import LocalTrims
 from services.rlm.revisions import Revisions
 from services.rlm.roles.disabled_topics import DisabledTopics
 from services.rlm.roles.partition_remover import RemotePartitionRemover
@@ -81,6 +85,10 @@ from services.rlm.topic_configs import TopicConfigs
 RoleItem = TypeVar("RoleItem", LeadershipChange, StopPartition)
 _log = logging.getLogger(__name__)
 
+_SENDS_NOTHING = (
+    "this RLM sends its broker no requests: start it with RLM_PARTITION_SOURCE=poller, "
+    "RLM_BOOTSTRAP_SERVERS and RLM_LOG_DIRS"
+)
 _STARTS_NOTHING = "drained: starting no copy and no deletion until that is cancelled, or a restart"
 _STARTS_AGAIN = "not drained any more: starting copies and deletions again"
 
@@ -104,6 +112,7 @@ class RlmLimits:
     metrics_max_topics: int = MAX_TOPICS
     copy_lag: CopyLagDefaults = field(default_factory=CopyLagDefaults)
     copy_quota: QuotaLimit = field(default_factory=QuotaLimit)
+    local_retention: LocalRetention = field(default_factory=LocalRetention)
     tiered_topics: tuple[str, ...] = ()
 
 
@@ -191,6 +200,24 @@ class BrokerRemoteLogManager:
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.update(self._directories.partitions)
+        self._trims: LocalTrims | None = None
+        self._local_owner: LocalOwner | None = None
+        local_records = cluster.local_records if cluster is not None and self._polls else None
+        if local_records is not None and not self._directories.are_none:
+            defaults = limits.local_retention
+            self._trims = LocalTrims(
+                local_records,
+                broker_id,
+                self._reporter,
+                self._topic_configs,
+                self.led_partitions,
+                defaults,
+                self._stopping,
+                clock,
+                now_ms,
+            )
+            self._local_owner = LocalOwner(local_records, broker_id, rlmm, defaults, now_ms)
+            self.lanes.trims.schedule("trims of the broker's logs", self._trims.run)
         self._schedule_tasks_of_process(cluster, clock)
         RemotePartitionRemover(
             rsm, rlmm, broker_id, limits.deletion_grace_ms, self.lanes.removal, now_ms
@@ -298,8 +325,22 @@ class BrokerRemoteLogManager:
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         return self._reads.offsets_for_leader_epochs(queries)
 
-    def delete_records(self, requests: tuple[RecordsToDelete, ...]) -> list[RaisedLogStart]:
-        return self._reads.delete_records(requests)
+    def delete_records(
+        self, requests: tuple[RecordsToDelete, ...], *, brokers_too: bool = False
+    ) -> list[RaisedLogStart]:
+        raised = self._reads.delete_records(requests)
+        if not brokers_too:
+            return raised
+        if self._trims is None:
+            return [replace(each, local_error=_SENDS_NOTHING) for each in raised]
+        return self._trims.delete_at_broker(raised)
+
+    def set_local_retention_owner(self, change: LocalRetentionChange) -> BrokerRetention:
+        if self._local_owner is None:
+            raise NotServedError(_SENDS_NOTHING)
+        retention = self._local_owner.change(change)
+        self._topic_configs.forget(change.topic_id)
+        return retention
 
     def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
         return self._reads.build_remote_log_aux_state(query)
@@ -391,7 +432,8 @@ class BrokerRemoteLogManager:
         return replace(lag, drained=self._drained.is_set())
 
     def drain(self, *, cancel: bool = False) -> ActivePasses:
-        copies, *deleting = self.lanes.copies, self.lanes.expiration, self.lanes.removal
+        lanes = self.lanes
+        copies, *deleting = lanes.copies, lanes.expiration, lanes.removal, lanes.trims
         with self._drain_lock:  # The flag and the lanes change together.
             if self._drained.is_set() is cancel:
                 _log.warning("%s", _STARTS_AGAIN if cancel else _STARTS_NOTHING)
@@ -432,12 +474,12 @@ class BrokerRemoteLogManager:
             self._roles.prove(summary.topic_id_partition for summary in listed)
 
     def _has_size_limit(self, name: TopicIdPartition) -> bool:
-        """Return whether retention uses the sizes that this broker reports."""
+        """Return whether retention, or who deletes local records, uses what this broker reports."""
         try:
             config = self._topic_configs.of(name.topic_id).config
         except RemoteResourceNotFoundError:
             return False
-        return config.retention_bytes != UNLIMITED
+        return config.retention_bytes != UNLIMITED or config.is_trimmed_by_rlm
 
 
 def _served(partition: Partition) -> ServedPartition:

@@ -162,6 +162,12 @@ REVISIONS_WATCHED = Gauge(
     "Partitions whose changes RLMM reports as they happen; the others are polled.",
 )
 
+LOCAL_TRIMMED_BYTES = Counter(
+    "sediment_rlm_local_trimmed_bytes",
+    "Bytes of the broker's logs that RLM let it delete, because the tier has them "
+    "(sediment.local.retention.owner=rlm). The broker removes their files at its next check.",
+)
+
 DELAYED_FETCHES = Gauge(
     "sediment_rlm_delayed_fetches",
     "Fetches that wait for min_bytes (Kafka: size of the purgatory Fetch).",
@@ -221,6 +227,12 @@ PARTITIONS_BLOCKED = TopicMetric(
     "Partitions whose rolled segments are not copied until an operator repairs something: a file "
     "of the broker is missing, damaged or unreadable, or a copy was refused. The log names the "
     "problem when it is found; DescribePartitions shows it while it lasts.",
+)
+
+BROKER_RETENTION_SET = TopicMetric(
+    "sediment_rlm_broker_retention_set",
+    "Partitions whose local records are RLM's to delete (sediment.local.retention.owner=rlm), and "
+    "whose broker has a retention of its own that may delete what is not in the tier.",
 )
 
 REMOTE_DELETE_LAG_BYTES = TopicMetric(

@@ -1,4 +1,4 @@
-"""Keep RLM's state of one partition in memory: five parts, each with one writer.
+"""Keep RLM's state of one partition in memory: six parts, each with one writer.
 
     part              content                               writer
     RoleState         the log's folder, role, offsets       roles/partition_roles.py
@@ -6,6 +6,7 @@
     CopyState         results of the latest copy pass       copy/task.py
     RetentionState    results of the latest retention pass  retention/expiration_task.py
     ReportState       the data that was sent to RLMM        reporting.py
+    TrimState         what the broker deletes by itself     retention/trim_task.py
 
 All other modules only read. PartitionRoles also calls begin_role and move_to of Partition when the
 role or the folder changes: they drop the state of the previous role or folder.
@@ -235,12 +236,27 @@ class ReportState:
         number: the highest number of a report; None if RLMM's has to be read first.
         sent: the latest report; None if this process sent none.
         draft: the latest draft, valid as long as log and tier are the same objects.
+        local_trim_offset: as RLMM has it (PartitionReport); None if it has to be read first.
     """
 
     announced: Leadership | None = None
     number: int | None = None
     sent: SentReport | None = None
     draft: DraftReport | None = None
+    local_trim_offset: int | None = None
+
+
+@dataclass
+class TrimState:
+    """What was found about local deletions. Writer: retention/trim_task.py.
+
+    Attributes:
+        is_ours: local records are RLM's to delete.
+        broker_retention: BROKER_RETENTION_SET, if the broker deletes them, too.
+    """
+
+    is_ours: bool = False
+    broker_retention: Problem | None = None
 
 
 @dataclass
@@ -253,12 +269,14 @@ class Partition:
     copy: CopyState = field(default_factory=CopyState)
     retention: RetentionState = field(default_factory=RetentionState)
     report: ReportState = field(default_factory=ReportState)
+    trim: TrimState = field(default_factory=TrimState)
 
     def begin_role(self, leadership: Leadership) -> None:
         """Begin a role; drop the results of the previous role."""
         self.role.leadership = leadership
         self.report.announced = self.copy.blocked_until_restart = self.retention.nothing_due = None
         self.copy.lag, self.copy.counted = Lag(), None
+        self.report.local_trim_offset = self.trim.broker_retention = None
 
     def lagging(self, log: LocalLog, tier: Tier) -> list[LocalSegment]:
         """Return the lag of a log; none if another broker leads, or copying is disabled."""

@@ -25,6 +25,7 @@ _LOGGED_ELSEWHERE = (
     # Blocks nothing.
     ProblemKind.DELETED_AT_BROKER,
     ProblemKind.EARLIER_HISTORY,
+    ProblemKind.BROKER_RETENTION_SET,
 )
 
 _TRANSIENT = (

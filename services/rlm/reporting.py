@@ -116,6 +116,7 @@ def _draft_report(
         or draft.log is not log
         or draft.tier is not tier
         or draft.leader_epoch != epoch
+        or draft.report.local_trim_offset != (partition.report.local_trim_offset or 0)
     ):
         report = _new_report(partition, broker_id, led, tier)
         draft = DraftReport(log, tier, begins_at, epoch, report)
@@ -149,6 +150,7 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
         only_local_bytes=only_local_bytes,
         copied_through_offset=copied_through,
         lag_bytes=sum(segment.size_bytes for segment in partition.lagging(log, tier)),
+        local_trim_offset=partition.report.local_trim_offset or 0,
     )
 
 
@@ -251,6 +253,21 @@ class Reporter:
             raise outcome
         return outcome
 
+    def report_each(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
+        """Send reports; return one outcome per report, in order.
+
+        Raises:
+            RetriableRemoteStorageError: if RLMM is unreachable; not all were sent.
+        """
+        batches = report_batches(drafts, lambda draft: len(draft[1].lineage.entries))
+        return [outcome for batch in batches for outcome in self._send(batch)]
+
+    def local_trim_offset(self, partition: Partition) -> int:
+        """Return the trim that RLMM has recorded; RLMM is called once for each role."""
+        if partition.report.local_trim_offset is None:
+            self._read_stored(partition)
+        return partition.report.local_trim_offset or 0
+
     def report_all(self, partitions: Iterable[Partition]) -> None:
         """Report partitions that changed since their last report, or whose report gets old.
 
@@ -317,20 +334,23 @@ class Reporter:
     def _numbered(self, partition: Partition, report: PartitionReport) -> PartitionReport:
         with self._lock:
             is_known = partition.report.number is not None
-        stored = 0 if is_known else self._stored_number(partition)
+        stored = 0 if is_known else self._read_stored(partition)
         with self._lock:
             number = max(stored, partition.report.number or 0) + 1
             partition.report.number = number
         return replace(report, report_number=number)
 
-    def _stored_number(self, partition: Partition) -> int:
+    def _read_stored(self, partition: Partition) -> int:
+        """Read the stored report; return its number, 0 without one."""
         try:
             state = self._rlmm.partition_state(partition.topic_id_partition).value
         except RetriableRemoteStorageError:
             raise
         except RemoteStorageError:
             return 0  # New to RLMM; any other reason is in the outcome of the report.
-        return state.report.report_number if state.report else 0
+        stored = state.report
+        partition.report.local_trim_offset = stored.local_trim_offset if stored else 0
+        return stored.report_number if stored else 0
 
     def _record_outcome(
         self, partition: Partition, report: PartitionReport, outcome: ReportOutcome
@@ -341,4 +361,9 @@ class Reporter:
             if isinstance(outcome, ConcurrentUpdateError):
                 partition.report.number = None
             else:
+                if not isinstance(outcome, RemoteStorageError) and outcome.value.report:
+                    # RLMM may have a later one: that of another leader.
+                    trim_offset = outcome.value.report.local_trim_offset
+                    partition.report.local_trim_offset = trim_offset
+                    report = replace(report, local_trim_offset=trim_offset)
                 partition.report.sent = SentReport(report, self._clock())

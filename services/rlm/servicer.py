@@ -9,6 +9,7 @@ from services.rpc.converters.fields import items_from_proto
 from services.rpc.converters.log import (
     aux_state_query_from_proto,
     aux_state_to_proto,
+    broker_retention_to_proto,
     copy_lag_to_proto,
     deletion_from_proto,
     delta_from_proto,
@@ -17,6 +18,7 @@ from services.rpc.converters.log import (
     epoch_query_from_proto,
     fetch_part_to_proto,
     fetch_request_from_proto,
+    local_retention_change_from_proto,
     offset_answer_to_proto,
     offset_queries_from_proto,
     raised_to_proto,
@@ -65,8 +67,14 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
         self, request: pb.DeleteRecordsRequest, context: grpc.ServicerContext
     ) -> pb.DeleteRecordsResponse:
         requests = items_from_proto(request.partitions, "partitions", deletion_from_proto)
-        raised = self._manager.delete_records(requests)
+        raised = self._manager.delete_records(requests, brokers_too=request.brokers_too)
         return pb.DeleteRecordsResponse(answers=map(raised_to_proto, raised))
+
+    def SetLocalRetentionOwner(
+        self, request: pb.SetLocalRetentionOwnerRequest, context: grpc.ServicerContext
+    ) -> pb.SetLocalRetentionOwnerResponse:
+        change = local_retention_change_from_proto(request)
+        return broker_retention_to_proto(self._manager.set_local_retention_owner(change))
 
     def BuildRemoteLogAuxState(
         self, request: pb.BuildRemoteLogAuxStateRequest, context: grpc.ServicerContext

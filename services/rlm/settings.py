@@ -8,6 +8,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from services.api.remote_log_manager import MAX_FETCH_BYTES
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
+from services.api.topic_config import AS_RETENTION
 from services.api.validation import INT64_MAX
 from services.common.settings import (
     Address,
@@ -192,6 +193,20 @@ class RlmSettings(ServiceSettings):
         description="How many bytes of the log must follow a rolled segment before it is copied. "
         "Used if the topic does not set remote.copy.lag.bytes; reaching either lag is enough. 0: "
         "copy immediately; -1: as many as local retention allows.",
+    )
+    log_local_retention_ms: int = Field(
+        default=AS_RETENTION,
+        ge=AS_RETENTION,
+        description="How long records stay on the broker's disk, ms, where RLM deletes them "
+        "(sediment.local.retention.owner=rlm). Used if the topic does not set local.retention.ms. "
+        "-1: for ever; -2: as long as retention.ms.",
+    )
+    log_local_retention_bytes: int = Field(
+        default=AS_RETENTION,
+        ge=AS_RETENTION,
+        description="How much of a partition stays on the broker's disk, bytes, where RLM deletes. "
+        "Used if the topic does not set local.retention.bytes. -1: all; -2: as much as "
+        "retention.bytes.",
     )
     remote_log_manager_task_retry_backoff_max_ms: int = Field(
         default=30_000, ge=1, le=_INT32_MAX, description="Longest wait after repeated failures, ms."

@@ -173,6 +173,8 @@ def lag_line(lag: CopyLag, now_ms: int) -> Line:
     severity = Severity.OK
     if used >= _LATE or lag.blocked_partitions > 0 or lag.drained or lag.earlier_histories:
         severity = Severity.WARNING
+    if lag.broker_retention_set or lag.deleted_at_broker:
+        severity = Severity.WARNING
     if used >= 1:
         severity = Severity.CRITICAL
     drained = "drained, until a restart or `sediment drain --cancel`; " if lag.drained else ""
@@ -186,6 +188,12 @@ def _lag_text(lag: CopyLag, now_ms: int) -> str:
     of = f"broker {lag.broker_id}, {counted(lag.partitions, 'partition')}"
     if lag.lost_partitions:
         of += f" (records of {lag.lost_partitions:,} were deleted before their copy)"
+    if lag.broker_retention_set:
+        set_at = counted(lag.broker_retention_set, "partition")
+        of += f" (at {set_at} the broker's own retention may delete what is not copied)"
+    if lag.deleted_at_broker:
+        deleted = counted(lag.deleted_at_broker, "partition")
+        of += f" (records of {deleted} were deleted at the broker alone)"
     if not (lag.lag_segments or lag.blocked_partitions or lag.earlier_histories):
         if lag.unchecked_partitions:
             return f"{of}: no lag was found, {_unchecked_text(lag)}"

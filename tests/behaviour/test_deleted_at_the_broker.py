@@ -94,7 +94,7 @@ def test_what_the_tier_still_has_is_named_until_it_is_deleted_there(
     (problem,) = problems(rlm)
     assert (problem.kind, problem.offset) == (ProblemKind.DELETED_AT_BROKER, CUT)
     assert "from offset 0 on" in problem.message
-    assert "call DeleteRecords of this broker's RLM with before_offset 22" in problem.message
+    assert f"delete-records {NAME.topic}-0 --before 22 --yes" in problem.message
     assert stack.rlmm.partition_state(NAME).value.log_start_offset == 0
     assert rlm.copy_lag().blocked_partitions == 0
     (answer,) = rlm.delete_records((RecordsToDelete(NAME, CUT),))

@@ -18,10 +18,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from services.api.errors import (
     FencedLeaderEpochError,
     InvalidRequestError,
+    NotServedError,
     RetriableRemoteStorageError,
 )
 from services.api.ids import uuid_to_text
 from services.api.lineage import EpochEnd, Lineage
+from services.api.local_retention import LocalRetentionChange
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
@@ -42,6 +44,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.replicas import AuxStateQuery, RemoteLogAuxState, ReplicaService
 from services.api.segments import segment_leader_epochs
+from services.api.topic_config import LocalRetentionOwner
 from services.records.index_files import AbortedTxn
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.served import served_rlm
@@ -145,6 +148,14 @@ class RlmReadsContract:
         assert (above.error, above.log_start_offset) == (FetchError.OFFSET_OUT_OF_RANGE, -1)
         (start,) = rlm.list_offsets(OffsetQueries((OffsetQuery(NAME, SpecialTime.EARLIEST),)))
         assert (start.offset, start.leader_epoch) == (7, 0)
+
+    def test_an_rlm_without_a_cluster_deletes_nothing_at_brokers(self, rlm: ReplicaService) -> None:
+        (raised,) = rlm.delete_records((RecordsToDelete(NAME, 7),), brokers_too=True)
+        assert (raised.error, raised.log_start_offset) == (FetchError.NONE, 7)
+        assert "RLM_PARTITION_SOURCE=poller" in raised.local_error
+        change = LocalRetentionChange(NAME.topic_id, NAME.topic, LocalRetentionOwner.RLM)
+        with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
+            rlm.set_local_retention_owner(change)
 
     def test_a_follower_reads_to_the_end_of_the_log(self, rlm: ReplicaService) -> None:
         wanted = (FetchPartition(NAME, 12, EVERYTHING),)

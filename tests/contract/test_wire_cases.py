@@ -23,6 +23,7 @@ ELSEWHERE = {
     "ListOffsets",
     "OffsetForLeaderEpoch",
     "DeleteRecords",
+    "SetLocalRetentionOwner",
     "BuildRemoteLogAuxState",
     "DescribePartitions",
     "GetCopyLag",

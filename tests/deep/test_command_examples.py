@@ -18,10 +18,10 @@ POLICY = (
     '[[grant]]\nidentities = ["spiffe://example/broker-1"]\nroles = ["shipper"]\ntopics = ["*"]\n'
 )
 SETTINGS = "RSM_BACKEND=filesystem\nRSM_DIRECTORY=/var/lib/tier\nRSM_PLAINTEXT=true\n"
-PROBLEMS_ARE_NAMED = {"status", "doctor", "ship"}
-"""They may find that the bundled log has blocked segments."""
-LAST = ("partitions reset-epoch", "topics delete")
-"""After these nothing more is copied, and the topic is gone."""
+PROBLEMS_ARE_NAMED = {"status", "doctor", "ship", "topics delete-records"}
+"""They may find that the bundled log has blocked segments, and no broker."""
+LAST = ("topics delete-records", "partitions reset-epoch", "topics delete")
+"""After these nothing more is copied, and records or the topic are gone."""
 OF = dict(commands())
 COMMANDS = [*(name for name in EXAMPLES if name not in ("up", "console", *LAST)), *LAST]
 """That of `up` runs beside them all; that of the console, which needs more, in tests/console."""

@@ -18,6 +18,7 @@ NO_RETRIES = {
     "services.rlmm.operations.verification_ages": "reads again when the next interval has passed",
     "services.rlm.consumers.listener": "accepts the next connection",
     "services.rlm.fetch.replicas": "waits until a copy has finished",
+    "services.rlm.retention.local_owner": "waits until the broker has heard of a setting",
     "services.rsm.metrics": "yields what another iterator yields",
     "spark_jobs.records.reading": "opens a stream that broke off behind its bytes",
     "spark_jobs.sweeps.executors": "waits for executors",

@@ -220,6 +220,12 @@ _STATUS = fields(
                     "earlier_histories": integer(
                         "Those of which the tier has offsets from before the log began again."
                     ),
+                    "broker_retention_set": integer(
+                        "Those whose broker may delete what only it has, though RLM is to delete."
+                    ),
+                    "deleted_at_broker": integer(
+                        "Those of which records were deleted at the broker, and not in the tier."
+                    ),
                 },
             ),
             "A line per RLM.",

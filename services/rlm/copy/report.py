@@ -10,6 +10,8 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.partition import Partition
+from services.rlm.tier import Tier
 
 Range = tuple[int, int]
 """Offsets, both ends inclusive."""
@@ -70,19 +72,26 @@ def awaited_log_start(log: LocalLog) -> str:
 
 
 def deleted_at_broker(
-    log: LocalLog, tier_start_offset: int | None, log_start_offset: int, path: str
+    partition: Partition, log: LocalLog, tier: Tier, path: str = ""
 ) -> Problem | None:
-    """Describe offsets that are still read from the tier, and were deleted at the broker."""
-    removed = log.removed_before_offset
-    if tier_start_offset is None or max(tier_start_offset, log_start_offset) >= removed:
+    """Describe offsets that are still read from the tier, and were deleted at the broker.
+
+    RLM's own trims are recorded. Where the broker deletes nothing by itself, all others are
+    somebody's.
+    """
+    name, trimmed = partition.topic_id_partition, partition.report.local_trim_offset or 0
+    is_ours = partition.trim.is_ours and trimmed > 0
+    removed = log.log_start_offset if is_ours else log.removed_before_offset
+    if tier.start_offset is None or max(tier.start_offset, tier.log_start_offset) >= removed:
         return None
-    if removed <= log.segments[0].base_offset:
-        return None  # Retention deletes whole segments; that is no request.
+    # Retention deletes whole segments; that is no request.
+    if removed <= (trimmed if is_ours else max(trimmed, log.segments[0].base_offset)):
+        return None
     text = (
         f"records below offset {removed} were deleted at the broker (DeleteRecords), which deletes "
-        "nothing in the tier: consumers of RLM still read them from offset "
-        f"{tier_start_offset} on. To delete them there, call DeleteRecords of this broker's RLM "
-        f"with before_offset {removed}"
+        f"nothing in the tier: consumers of RLM still read them from offset {tier.start_offset} "
+        "on. To delete them there, run `sediment topics delete-records "
+        f"{name.topic}-{name.partition} --before {removed} --yes`"
     )
     return Problem(ProblemKind.DELETED_AT_BROKER, path, text, removed)
 

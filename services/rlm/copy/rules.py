@@ -266,7 +266,8 @@ class CopyRules:
     def of(self, name: TopicIdPartition) -> CopyRule:
         """Return the rule of a partition now."""
         config = self._config(name)
-        local_ms = config.local_retention_ms
+        # Where RLM deletes, nothing is deleted before its copy.
+        local_ms = -1 if config.is_trimmed_by_rlm else config.local_retention_ms
         rule = CopyRule(
             self._disabled_by(name, config),
             effective_copy_lag(config, self.lag_defaults) if self.lag_defaults else AT_ONCE,

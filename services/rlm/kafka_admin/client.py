@@ -199,7 +199,7 @@ def _offsets_of(
     names: Iterable[TopicIdPartition],
     epochs: Mapping[TopicIdPartition, int],
     timeout_s: float,
-    which: OffsetSpec,
+    which: OffsetSpec | int,
     isolation: IsolationLevel,
 ) -> Any:
     topics = [
@@ -264,6 +264,11 @@ class KafkaAdmin:
         self._brokers: Mapping[int, str] = {}
         self._timeout_s = timeout_s
 
+    @property
+    def broker_ids(self) -> list[int]:
+        """Return the brokers of the last view."""
+        return sorted(self._brokers)
+
     def view(self, topics: Collection[str]) -> ClusterView:
         """Request topics as in ClusterAdmin.view."""
         return self._first_answer(topics, with_policies=False).cluster
@@ -276,14 +281,14 @@ class KafkaAdmin:
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
         """Request offsets as in ClusterAdmin.stable_offsets; the last view has the address."""
-        with self._connected_to(leader) as broker:
+        with self.connected_to(leader) as broker:
             return self._offsets(broker, epochs, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def log_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, LogOffsets]:
         """Request offsets as in ClusterAdmin.log_offsets; the last view has the address."""
-        with self._connected_to(leader) as broker:
+        with self.connected_to(leader) as broker:
             starts = self._offsets(broker, epochs, OffsetSpec.EARLIEST)
             ends = self._offsets(broker, epochs, OffsetSpec.LATEST)
         return {name: LogOffsets(starts[name], ends[name]) for name in starts if name in ends}
@@ -292,7 +297,7 @@ class KafkaAdmin:
         self,
         broker: BrokerConnection,
         epochs: Mapping[TopicIdPartition, int],
-        which: OffsetSpec,
+        which: OffsetSpec | int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicIdPartition, int]:
         answers = [
@@ -300,6 +305,13 @@ class KafkaAdmin:
             for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
         ]
         return stable_offsets(answers, epochs)
+
+    def offsets_at(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int], timestamp_ms: int
+    ) -> Mapping[TopicIdPartition, int]:
+        """Request the first offset of a record of this time or later; absent if there is none."""
+        with self.connected_to(leader) as broker:
+            return self._offsets(broker, epochs, timestamp_ms)
 
     def address_of(self, broker_id: int) -> str:
         """Ask the cluster for HOST:PORT of a broker, at the listener of the bootstrap servers.
@@ -319,7 +331,12 @@ class KafkaAdmin:
         return server
 
     @contextmanager
-    def _connected_to(self, leader: int) -> Iterator[BrokerConnection]:
+    def connected_to(self, leader: int) -> Iterator[BrokerConnection]:
+        """Connect to a broker by its address in the last view.
+
+        Raises:
+            ClusterUnreachableError: for any failure, also within the block.
+        """
         server = self._address_of(leader)
         options = self._options()
         try:
@@ -377,7 +394,7 @@ class KafkaAdmin:
         with connected(server, options, self._timeout_s) as broker:
             # The answer to a request without topics describes only the cluster.
             requested = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
-            answers = [broker.call(_metadata_of(some)) for some in requested]
+            answers = [broker.call(metadata_of(some)) for some in requested]
             for answer in answers:
                 if answer.error_code:
                     raise for_code(answer.error_code)()
@@ -389,12 +406,12 @@ class KafkaAdmin:
         return answers, {result.resource_name: cleanup_policy(result) for result in results}
 
 
-def _metadata_of(topics: Sequence[str]) -> Any:
+def metadata_of(topics: Sequence[str], *, with_rights: bool = False) -> Any:
     return MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
+        include_topic_authorized_operations=with_rights,
         min_version=_TOPIC_IDS_SINCE,
     )
 

@@ -26,6 +26,7 @@ from services.rlm.kafka_admin.deleted_topics import (
     confirmed,
     watched_after,
 )
+from services.rlm.kafka_admin.local_records import LocalRecordsAdmin
 from services.rlm.kafka_admin.polled_logs import Leader, PolledLogs
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.roles.partition_roles import PartitionRoles
@@ -145,11 +146,13 @@ class PolledCluster:
             answers of another cluster are refused.
         confirm_s: how long the cluster must answer that a topic does not exist, before it counts as
             deleted.
+        local_records: deletes local records, and changes who does; None: RLM never does.
     """
 
     admin: ClusterAdmin
     registered_id: str
     confirm_s: float
+    local_records: LocalRecordsAdmin | None = None
 
 
 class ClusterPoller:

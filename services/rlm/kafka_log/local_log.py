@@ -112,6 +112,8 @@ class LocalPartition:
 
     def __init__(self, folder: PartitionDir) -> None:
         self.folder = folder
+        self.trimmed_before_offset = 0
+        """Where RLM let the broker begin the log; the broker's checkpoint has that later."""
         self._lock = threading.Lock()
         self._tail = LogTail()
         self._segments: tuple[LocalSegment, ...] = ()
@@ -186,6 +188,8 @@ class LocalPartition:
             self._tail.follow(segments)
         removed_before, awaited = self.folder.log_start_offset or 0, 0
         epochs_begin_at = lineage.entries[0].start_offset if lineage.entries else 0
+        if epochs_begin_at >= self.trimmed_before_offset:  # Else it is another log by now.
+            removed_before = max(removed_before, self.trimmed_before_offset)
         if epochs_begin_at > max(segments[0].base_offset, removed_before):
             removed_before, is_awaited = self._log_start_now(removed_before)
             awaited = epochs_begin_at if is_awaited and epochs_begin_at > removed_before else 0

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from services.api.calls import AtRevision, MutationOutcome
-from services.api.errors import ConcurrentUpdateError, InvalidRangeError
+from services.api.errors import ConcurrentUpdateError, DeletionRefusedError, InvalidRangeError
 from services.api.holds import Mark
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
+from services.api.topic_config import LOCAL_RETENTION_OWNER, LocalRetentionOwner
 from services.rlmm.changes import gaps, polled_log_rows
 from services.rlmm.changes.audit import NO_BROKER, Event
 from services.rlmm.changes.batch import Batch, Change
@@ -49,22 +50,33 @@ _THIS = "topic_id = %(topic_id)s AND partition = %(partition)s"
 
 # Returns the lineage before and the holds, or no row if a later report is stored.
 STORE_IF_LATER = f"""
-    INSERT INTO partition_states AS s (topic_id, partition, {_LINEAGE}, {", ".join(REPORT)})
-    VALUES (%(topic_id)s, %(partition)s, '{{}}', '{{}}', {", ".join(f"%({n})s" for n in REPORT)})
+    INSERT INTO partition_states AS s
+        (topic_id, partition, {_LINEAGE}, local_trim_offset, {", ".join(REPORT)})
+    VALUES (%(topic_id)s, %(partition)s, '{{}}', '{{}}', %(local_trim_offset)s,
+        {", ".join(f"%({n})s" for n in REPORT)})
     ON CONFLICT (topic_id, partition) DO UPDATE SET
         {", ".join(f"{name} = excluded.{name}" for name in REPORT)},
+        local_trim_offset = greatest(s.local_trim_offset, excluded.local_trim_offset),
         reported_at = clock_timestamp()
     WHERE (s.leader_epoch, s.report_number) < (excluded.leader_epoch, excluded.report_number)
         OR ({", ".join(f"s.{name}" for name in REPORT)})
             = ({", ".join(f"excluded.{name}" for name in REPORT)})
         OR s.reported_at = {_OVERRULED}
-    RETURNING {_LINEAGE}, reported_at, {live_holds("s")} AS holds"""
+    RETURNING {_LINEAGE}, reported_at, local_trim_offset, {live_holds("s")} AS holds"""
+
+# The topic's lock is not needed: whoever changes its settings locks its partitions, too.
+_MAY_TRIM = f"""
+    SELECT t.config ->> '{LOCAL_RETENTION_OWNER}' AS owner, s.local_trim_offset
+    FROM topics AS t LEFT JOIN partition_states AS s
+        ON s.topic_id = t.topic_id AND s.partition = %(partition)s
+    WHERE t.topic_id = %(topic_id)s"""
 
 READ = f"""
     SELECT t.name AS topic, p.revision, p.log_start_offset, p.highest_broker_leader_epoch,
         clock_timestamp() AS read_at, ({gaps.OF_PARTITION}) AS gaps, {live_holds("p")} AS holds,
         s.leader_epochs, s.epoch_start_offsets, s.reported_at, s.reported_at = {_OVERRULED}
-            AS is_overruled, {", ".join(f"s.{name}" for name in REPORT)}, {polled_log_rows.COLUMNS}
+            AS is_overruled, {", ".join(f"s.{name}" for name in REPORT)}, s.local_trim_offset,
+        {polled_log_rows.COLUMNS}
     FROM {PARTITIONS}
     LEFT JOIN partition_states AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
     LEFT JOIN polled_logs AS polled
@@ -101,6 +113,7 @@ def _row_of(report: PartitionReport) -> dict[str, object]:
     return {
         **key_values(key_of(report.topic_id_partition)),
         **{name: getattr(report, name) for name in _FIGURES},
+        "local_trim_offset": report.local_trim_offset,
         "reported_leader_epochs": [epoch.leader_epoch for epoch in epochs],
         "reported_epoch_start_offsets": [epoch.start_offset for epoch in epochs],
     }
@@ -117,6 +130,8 @@ def store_report(connection: Connection, report: PartitionReport) -> AtRevision[
     if partition.delete_state == FINISHED.value:
         raise removed_partition(tp)
     fence(partition, tp, report.leader_epoch)
+    if report.local_trim_offset:
+        _require_may_trim(connection, partition, report)
     stored = execute(connection, STORE_IF_LATER, _row_of(report)).fetchone()
     if stored is None:
         raise _out_of_order(connection, partition, report)
@@ -135,7 +150,7 @@ def store_report(connection: Connection, report: PartitionReport) -> AtRevision[
     state = PartitionState(
         partition.log_start_offset,
         lineage,
-        report,
+        replace(report, local_trim_offset=stored.local_trim_offset),
         reported_at_ms,
         read_at_ms=reported_at_ms,
         highest_broker_leader_epoch=partition.highest_broker_leader_epoch,
@@ -173,6 +188,25 @@ def _out_of_order(
     )
 
 
+def _require_may_trim(
+    connection: Connection, partition: Partition, report: PartitionReport
+) -> None:
+    """Refuse a trim that rises, unless the tier is there to stay and the settings leave it to RLM.
+
+    Raises:
+        DeletionRefusedError: if the partition is to be removed, or its brokers delete.
+    """
+    row = execute(connection, _MAY_TRIM, key_values(partition.key)).fetchone()
+    assert row is not None, "a partition's topic is there"
+    if report.local_trim_offset <= (row.local_trim_offset or 0):
+        return
+    if row.owner != LocalRetentionOwner.RLM.value or partition.delete_state is not None:
+        raise DeletionRefusedError(
+            f"local_trim_offset: {report.local_trim_offset} of {report.topic_id_partition} is "
+            f"refused: {LOCAL_RETENTION_OWNER} is not rlm, or the partition is to be removed"
+        )
+
+
 def _store_lineage(connection: Connection, partition: Partition, lineage: Lineage) -> None:
     values = {
         **key_values(partition.key),
@@ -199,6 +233,7 @@ def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
         return state
     lineage = _lineage(row.reported_leader_epochs, row.reported_epoch_start_offsets)
     figures = {name: getattr(row, name) for name in _FIGURES}
+    figures["local_trim_offset"] = row.local_trim_offset
     report = PartitionReport(topic_id_partition=tp, lineage=lineage, **figures)
     return replace(state, report=report, reported_at_ms=ms_of(row.reported_at))
 

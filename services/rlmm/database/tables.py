@@ -271,6 +271,7 @@ _of_partition(
     _required("only_local_bytes", BigInteger),
     _required("copied_through_offset", BigInteger),
     _required("lag_bytes", BigInteger),
+    _required("local_trim_offset", BigInteger),
     _pairs(),
     _pairs("reported_"),
 )

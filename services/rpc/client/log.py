@@ -58,6 +58,7 @@ class RemoteLogManagerClient(ContractClient):
         return list(map(convert.epoch_answer_from_proto, reply.answers))
 
     delete_records = unary(ReplicaService.delete_records, STOP_TIMEOUT_S)
+    set_local_retention_owner = unary(ReplicaService.set_local_retention_owner, STOP_TIMEOUT_S)
 
     def build_remote_log_aux_state(self, query: AuxStateQuery) -> RemoteLogAuxState:
         message, method = convert.aux_state_query_to_proto(query), self._stub.BuildRemoteLogAuxState

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
+from services.api.local_retention import BrokerRetention, LocalRetentionChange
 from services.api.offset_queries import (
     EpochAnswer,
     EpochQuery,
@@ -56,6 +57,12 @@ epoch_query_to_proto, epoch_query_from_proto = converters(EpochQuery, pb.EpochQu
 epoch_answer_to_proto, epoch_answer_from_proto = converters(EpochAnswer, pb.EpochAnswer)
 deletion_to_proto, deletion_from_proto = converters(RecordsToDelete, pb.RecordsToDelete)
 raised_to_proto, raised_from_proto = converters(RaisedLogStart, pb.RaisedLogStart)
+local_retention_change_to_proto, local_retention_change_from_proto = converters(
+    LocalRetentionChange, pb.SetLocalRetentionOwnerRequest
+)
+broker_retention_to_proto, broker_retention_from_proto = converters(
+    BrokerRetention, pb.SetLocalRetentionOwnerResponse
+)
 aux_state_query_to_proto, aux_state_query_from_proto = converters(
     AuxStateQuery, pb.BuildRemoteLogAuxStateRequest
 )

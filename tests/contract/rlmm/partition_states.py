@@ -6,6 +6,7 @@ import pytest
 
 from services.api.errors import (
     ConcurrentUpdateError,
+    DeletionRefusedError,
     FencedLeaderEpochError,
     InvalidRequestError,
     InvalidStateTransitionError,
@@ -176,6 +177,52 @@ class Reports(RlmmContractPart):
         found = self.rlmm.partition_state(self.tp).value
         assert (found.report, found.lineage) == (stored.report, stored.lineage)
         assert found.reported_at_ms == stored.reported_at_ms
+
+    def _give_local_records_to(self, owner: str) -> None:
+        self.finished(0, 9)
+        entries = {"sediment.local.retention.owner": owner}
+        self.rlmm.put_topic_config(self.tp.topic_id, entries, None)
+
+    def test_a_recorded_trim_never_falls_whoever_reports(self) -> None:
+        self._give_local_records_to("rlm")
+        taken(self.rlmm, report_of(self.tp, 1, local_trim_offset=40))
+        before = self.revision()
+        for late in (report_of(self.tp, 2), report_of(self.tp, 1, leader_epoch=4)):
+            state = taken(self.rlmm, late)
+            assert state.report is not None
+            assert state.report.local_trim_offset == 40
+            found = self.rlmm.partition_state(self.tp).value
+            assert found.report == state.report
+        # The first report of epoch 4 is a change; a trim is none.
+        assert self.revision() == before + 1
+
+    @pytest.mark.parametrize("owner", [None, "broker"])
+    def test_a_trim_is_refused_unless_local_records_are_rlms(self, owner: str | None) -> None:
+        if owner is not None:
+            self._give_local_records_to(owner)
+        with pytest.raises(DeletionRefusedError, match="owner is not rlm"):
+            taken(self.rlmm, report_of(self.tp, local_trim_offset=40))
+        taken(self.rlmm, report_of(self.tp))
+
+    def test_a_trim_stays_recorded_when_the_brokers_delete_again(self) -> None:
+        self._give_local_records_to("rlm")
+        taken(self.rlmm, report_of(self.tp, 1, local_trim_offset=40))
+        self.rlmm.put_topic_config(self.tp.topic_id, {}, 1)
+        taken(self.rlmm, report_of(self.tp, 2, local_trim_offset=40))
+        with pytest.raises(DeletionRefusedError):
+            taken(self.rlmm, report_of(self.tp, 3, local_trim_offset=41))
+
+    def test_a_trim_of_a_partition_that_is_to_be_removed_is_refused(self) -> None:
+        self._give_local_records_to("rlm")
+        put_deletion(self.rlmm, self.tp, MARKED)
+        with pytest.raises(DeletionRefusedError, match="to be removed"):
+            taken(self.rlmm, report_of(self.tp, local_trim_offset=40))
+
+    def test_a_trim_under_an_older_leader_epoch_is_fenced(self) -> None:
+        self._give_local_records_to("rlm")
+        self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 4)], [], BROKER)
+        with pytest.raises(FencedLeaderEpochError):
+            taken(self.rlmm, report_of(self.tp, local_trim_offset=40))
 
     def test_the_report_of_an_older_leader_is_fenced(self) -> None:
         self.rlmm.on_partition_leadership_changes([PartitionLeadership(self.tp, 4)], [], BROKER)

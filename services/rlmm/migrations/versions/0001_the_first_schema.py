@@ -46,7 +46,7 @@ VIEWS = """
             p.highest_broker_leader_epoch, p.log_start_offset, p.created_at, p.changed_at,
             s.reported_at, s.broker_id, s.leader_epoch, s.local_log_start_offset,
             s.log_end_offset, s.high_watermark, s.last_stable_offset, s.only_local_bytes,
-            s.copied_through_offset, s.lag_bytes
+            s.copied_through_offset, s.lag_bytes, s.local_trim_offset
         FROM partitions AS p JOIN topics AS t USING (topic_id)
         LEFT JOIN partition_states AS s USING (topic_id, partition);
     CREATE VIEW report_segments AS
