@@ -641,4 +641,4 @@ def test_until_it_is_found_the_log_of_a_topic_created_again_is_not_used(
     after = stack.rlmm.partition_state(NAME).value
     assert (after.lineage, after.report) == (before.lineage, before.report)
     assert not isinstance(read(leader, 35), FetchError)
-    assert read(leader, 75) is FetchError.OFFSET_OUT_OF_RANGE
+    assert read(leader, 75) is FetchError.NOT_LEADER_OR_FOLLOWER
