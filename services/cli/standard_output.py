@@ -24,10 +24,10 @@ class OutputError(OSError):
 
 
 class _Output(io.FileIO):
-    """A descriptor that fails once and then drops what is written.
+    """A descriptor that fails once, or is interrupted by Ctrl-C, and then drops what is written.
 
-    Python writes what is buffered again when it ends, and would print that failure, too. Standard
-    error only drops: there is no place left to report its failure.
+    Python writes what is buffered again when it ends, and would print that failure, or a record,
+    twice. Standard error only drops: there is no place left to report its failure.
     """
 
     _failed = False
@@ -42,6 +42,10 @@ class _Output(io.FileIO):
                     raise
                 if self.fileno() == _STDOUT:
                     raise OutputError(e.errno, os.strerror(e.errno or 0)) from e
+            except KeyboardInterrupt:
+                # The bytes may be out already, and are still in the buffer.
+                self._failed = self.fileno() == _STDOUT
+                raise
         return memoryview(data).nbytes
 
 
