@@ -30,7 +30,7 @@ BUDGETS = {
     "services/rlm": 21_000,
     "services/records services/client": 2_400,
     "services/views": 1_600,
-    "services/cli": 7_300,
+    "services/cli": 7_500,
     "services/console": 1_250,
     "services/local": 2_600,
     "services/interop": 720,
