@@ -41,7 +41,7 @@ class Telling:
     def __init__(self, *reported: PartitionDescription) -> None:
         self._told = list(reported)
 
-    def describe_partitions(self, topics: object, *, page_token: str = "") -> DescribePage:
+    def describe_partitions(self, topics: object = (), *, page_token: str = "") -> DescribePage:
         return DescribePage((self._told.pop(0),), "")
 
 
