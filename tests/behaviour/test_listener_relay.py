@@ -439,8 +439,9 @@ class TestLogins:
             assert answer.responses[0].partitions[0].error_code == UNKNOWN_TOPIC_ID
 
     @pytest.mark.parametrize("shakes_hands", [False, True])
+    @pytest.mark.parametrize("asks_topics", [False, True])
     def test_nothing_is_served_to_a_client_whom_the_broker_does_not_know(
-        self, rlm: BrokerRemoteLogManager, shakes_hands: bool
+        self, rlm: BrokerRemoteLogManager, shakes_hands: bool, asks_topics: bool
     ) -> None:
         """A broker closes the connection of such a client at any other request."""
         with (
@@ -451,7 +452,10 @@ class TestLogins:
             broker.refuses_metadata = True
             if shakes_hands:
                 log_in(client)
-            client.sendall(framed(fetch_of(NAME.topic_id, 3)))
+            # The second is about no topic, so that no missing READ refuses it.
+            cluster = DescribeClusterRequest(include_cluster_authorized_operations=False)
+            request = fetch_of(NAME.topic_id, 3) if asks_topics else cluster
+            client.sendall(framed(request, 13 if asks_topics else 0))
             assert client.recv(1) == b""
 
     def test_gssapi_is_refused(self, rlm: BrokerRemoteLogManager) -> None:
