@@ -305,7 +305,7 @@ def test_how_full_a_partition_is(
     assert percents() == {"local_retention_size_percent": local}
 
 
-def test_a_second_copy_of_the_same_offsets_fills_nothing(
+def test_a_superseded_copy_is_deleted_and_fills_nothing(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     take_turns(rlm)
@@ -315,7 +315,7 @@ def test_a_second_copy_of_the_same_offsets_fills_nothing(
     copied = replace(stack.segments()[0], remote_log_segment_id=second)
     stack.rlmm.import_remote_log_segments(imports_of([copied]))
     take_turns(rlm, rounds=2)
-    assert len(stack.segments()) == 3
+    assert len(stack.segments()) == 2
     assert percents_of(rlm)["retention_size_percent"] == 50
 
 
