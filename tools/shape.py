@@ -21,28 +21,28 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 6_500,
-    "services/common": 2_200,
-    "services/rpc": 6_000,
-    "services/rsm": 7_600,
-    "services/rlmm": 10_900,
-    "services/workflows": 4_100,
-    "services/rlm": 21_000,
-    "services/records services/client": 2_400,
-    "services/views": 1_600,
-    "services/cli": 7_500,
+    "services/api": 6_450,
+    "services/common": 2_100,
+    "services/rpc": 5_580,
+    "services/rsm": 7_260,
+    "services/rlmm": 10_150,
+    "services/workflows": 3_790,
+    "services/rlm": 20_650,
+    "services/records services/client": 2_230,
+    "services/views": 1_440,
+    "services/cli": 7_320,
     "services/console": 1_250,
-    "services/local": 2_600,
+    "services/local": 2_400,
     "services/interop": 720,
-    "spark_jobs": 8_470,
+    "spark_jobs": 8_450,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 81_000
-PLUGIN_LINES = 6_300
+PRODUCT_LINES = 79_500
+PLUGIN_LINES = 6_140
 TOOLS_LINES = 3_560
-TEST_LINES = 119_000
-SETTINGS = 164
-RPCS = 71
+TEST_LINES = 118_700
+SETTINGS = 162
+RPCS = 69
 
 READING = ("services.rlm.fetch", "services.rlm.consumers", "services.client")
 SHARED_BY_RLM = ("partition", "tier", "losses", "reporting", "kafka_log", "metrics", "settings")
