@@ -9,6 +9,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
+from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage, SegmentLineage
 from services.api.remote_log_manager import PartitionRole
@@ -151,7 +152,15 @@ class Scene:
     # --- the tier ---------------------------------------------------------------------------
 
     def rows(self, name: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-        return self.sidecars[0].rows(name)
+        """Waits for RLMM, which the story restarts."""
+        (found,) = eventually(partial(self._rows, name), DEADLINE_MS)
+        return found
+
+    def _rows(self, name: TopicIdPartition) -> list[list[RemoteLogSegmentMetadata]]:
+        try:
+            return [self.sidecars[0].rows(name)]
+        except RetriableRemoteStorageError:
+            return []
 
     def objects(self, name: TopicIdPartition) -> list[str]:
         keys = self.sidecars[0].objects(name)
