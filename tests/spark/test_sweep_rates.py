@@ -114,11 +114,11 @@ class BusyRlmm(Wrapper[SqlRemoteLogMetadataManager]):
         super().__init__(rlmm)
         self.refused = 0
 
-    def update_remote_log_segment_metadata_batch(self, *arguments: Any) -> Any:
+    def update_remote_log_segment_metadata_batch(self, *arguments: Any, **named: Any) -> Any:
         if self.refused < 3:
             self.refused += 1
             raise ThrottledError("the queue is full")
-        return self.real.update_remote_log_segment_metadata_batch(*arguments)
+        return self.real.update_remote_log_segment_metadata_batch(*arguments, **named)
 
 
 def test_a_sweep_waits_for_a_service_that_has_too_much_to_do(
