@@ -28,7 +28,7 @@ from services.cli.connections import (
 from services.cli.local_retention import put_owner
 from services.cli.names import chosen_topics, find_readable_partition, find_topic
 from services.cli.offsets import exit_code_of_fetch
-from services.cli.output import EXIT_FAILED, CommandError, say
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, say
 from services.cli.tables import Wide
 from services.common.quantities import DURATION_MS, SIZE_BYTES, counted
 from services.common.retry import replan
@@ -204,7 +204,7 @@ def delete_records(
         raise CommandError(text, exit_code_of_fetch(raised.error))
     say(f"{partition_text(tp)}: the tier begins at offset {raised.log_start_offset}")
     if raised.local_error:
-        raise CommandError(f"the broker still has them: {raised.local_error}", EXIT_FAILED)
+        raise CommandError(f"the broker still has them: {raised.local_error}", EXIT_PARTIAL)
 
 
 def _parsed(assignments: Sequence[str]) -> dict[str, str]:

@@ -89,16 +89,23 @@ def _require_bounded(messages: Sequence[object], field: str) -> None:
 def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
     if isinstance(outcome, RemoteStorageError):
         return pb.ReportOutcome(error=status_of(outcome))
-    state = _state_to_proto(replace(outcome.value, report=None))
-    return pb.ReportOutcome(result=pb.ReportedState(state=state, revision=outcome.revision))
+    stored = outcome.value.report
+    return pb.ReportOutcome(
+        result=pb.ReportedState(
+            state=_state_to_proto(replace(outcome.value, report=None)),
+            revision=outcome.revision,
+            local_trim_offset=stored.local_trim_offset if stored else 0,
+        )
+    )
 
 
 def report_outcome_from_proto(message: pb.ReportOutcome, report: PartitionReport) -> ReportOutcome:
     """Read the outcome of a report; `report` completes the state, since responses omit it."""
     if not message.HasField("result"):
         return error_of(message.error)
+    stored = replace(report, local_trim_offset=message.result.local_trim_offset)
     state = _state_from_proto(message.result.state)
-    return AtRevision(replace(state, report=report), message.result.revision)
+    return AtRevision(replace(state, report=stored), message.result.revision)
 
 
 _anomaly_to_proto, _anomaly_from_proto = converters(

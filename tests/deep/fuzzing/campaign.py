@@ -72,7 +72,9 @@ class Tally:
 
     @property
     def is_served(self) -> bool:
-        return self.codes[grpc.StatusCode.UNIMPLEMENTED] < self.calls
+        """Return whether a sound call is: one that is not sound may be refused first."""
+        unserved = self.codes[grpc.StatusCode.UNIMPLEMENTED]
+        return not unserved or unserved + self.codes[grpc.StatusCode.INVALID_ARGUMENT] < self.calls
 
     @property
     def share_beyond_validation(self) -> float:

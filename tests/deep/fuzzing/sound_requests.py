@@ -94,6 +94,7 @@ class _Maker:
             segment_pb.RemoteLogSegmentMetadata.DESCRIPTOR: self._segment,
             segment_pb.RemoteLogSegmentMetadataUpdate.DESCRIPTOR: self._update,
             pb.PartitionReport.DESCRIPTOR: self._report,
+            segment_pb.RlmEndpoint.DESCRIPTOR: self._endpoint,
             pb.Hold.DESCRIPTOR: self._hold,
             pb.SetHoldRequest.DESCRIPTOR: self._hold_to_set,
             pb.EndHoldRequest.DESCRIPTOR: self._hold_to_end,
@@ -153,6 +154,8 @@ class _Maker:
             return self._draw(st.sampled_from([""] * 9 + self._world.page_tokens))
         if name in ("id", "ids", "segment_id"):
             return self._attempt()
+        if name == "instance_id":
+            return self._draw(st.sampled_from(["AAECAwQFBgcICQoLDA0ODw", "EBESExQVFhcYGRobHB0eHw"]))
         if name == "topics":
             return self._draw(st.sampled_from(self._world.topics))
         if name == "kind":
@@ -265,6 +268,15 @@ class _Maker:
             last_stable_offset=draw(st.integers(0, end)),
             only_local_bytes=draw(st.integers(0, 1_000)),
             copied_through_offset=draw(st.integers(-1, LAST_OFFSET)),
+        )
+
+    def _endpoint(self) -> segment_pb.RlmEndpoint:
+        one_of_two = st.sampled_from([1, 2])
+        return segment_pb.RlmEndpoint(
+            cluster_id=f"cluster-{self._draw(one_of_two)}",
+            directory_id=f"directory-{self._draw(one_of_two)}",
+            broker_id=self._draw(one_of_two),
+            address=f"127.0.0.1:{self._draw(one_of_two)}",
         )
 
     def _hold(self) -> pb.Hold:
