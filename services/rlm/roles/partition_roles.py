@@ -94,9 +94,7 @@ class PartitionRoles:
             partition = self._without_role.get(name)
             if partition is None:
                 partition = self._without_role[name] = self._new_partition(name)
-            has_log = self._folder_of(name) is not None
-            partition.role.log_is_not_served = has_log
-            partition.role.log_is_elsewhere = not has_log and not self._directories.are_none
+            partition.role.log_is_not_served = self._folder_of(name) is not None
             return partition
 
     def partitions(self) -> list[Partition]:
