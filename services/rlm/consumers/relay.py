@@ -128,7 +128,7 @@ class Relay:
         """
         known = self._broker.versions.known()
         if self._broker.needs_login and not known:
-            raise BrokerAwayError("nobody can log in while the broker is away")
+            raise BrokerAwayError("no client can log in while the broker is away")
         served = {key: self._served(key, known[key]) for key in _RELAYED & known.keys()}
         if self._may_use_group is not None:
             served.pop(CONSUMER_GROUP_DESCRIBE, None)  # Its groups cannot be read.

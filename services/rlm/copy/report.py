@@ -76,8 +76,8 @@ def deleted_at_broker(
 ) -> Problem | None:
     """Describe offsets that are still read from the tier, and were deleted at the broker.
 
-    RLM's own trims are recorded. Where the broker deletes nothing by itself, all others are
-    somebody's.
+    RLM's own trims are recorded. If the broker deletes nothing by itself, all others were
+    requested.
     """
     name, trimmed = partition.topic_id_partition, partition.report.local_trim_offset or 0
     is_ours = partition.trim.is_ours and trimmed > 0

@@ -201,7 +201,7 @@ class LocalTrims:
         tier = partition.tier.cached if partition.tier.is_as_polled else partition.tier.refresh()
         offset = trim_offset(log, tier, retention, self.now_ms(), largest_timestamp_ms)
         recorded = self.reporter.local_trim_offset(partition)
-        # Where the log began when RLM took over is no deletion of anybody's.
+        # Where the log began when RLM took over is no deletion.
         if offset <= log.log_start_offset and recorded:
             return None
         report = report_of(partition, self.broker_id)
