@@ -21,28 +21,28 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 6_450,
+    "services/api": 6_700,
     "services/common": 2_100,
-    "services/rpc": 5_580,
-    "services/rsm": 7_260,
-    "services/rlmm": 10_150,
-    "services/workflows": 3_790,
-    "services/rlm": 20_650,
-    "services/records services/client": 2_230,
-    "services/views": 1_440,
-    "services/cli": 7_320,
-    "services/console": 1_250,
+    "services/rpc": 5_700,
+    "services/rsm": 7_800,
+    "services/rlmm": 10_500,
+    "services/workflows": 4_800,
+    "services/rlm": 20_950,
+    "services/records services/client": 2_280,
+    "services/views": 1_470,
+    "services/cli": 7_900,
+    "services/console": 1_270,
     "services/local": 2_400,
-    "services/interop": 720,
-    "spark_jobs": 8_450,
+    "services/interop": 1_500,
+    "spark_jobs": 8_500,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 79_500
-PLUGIN_LINES = 6_140
-TOOLS_LINES = 3_560
-TEST_LINES = 118_700
-SETTINGS = 162
-RPCS = 69
+PRODUCT_LINES = 83_000
+PLUGIN_LINES = 6_200
+TOOLS_LINES = 3_620
+TEST_LINES = 123_000
+SETTINGS = 164
+RPCS = 70
 
 READING = ("services.rlm.fetch", "services.rlm.consumers", "services.client")
 SHARED_BY_RLM = ("partition", "tier", "losses", "reporting", "kafka_log", "metrics", "settings")
