@@ -147,6 +147,8 @@ class RoleState:
             partition.
         log_is_not_served: the log is here, but RLM knows of no role of this broker for the
             partition.
+        log_is_elsewhere: this broker's log directories have no log of it, and RLM knows of no role:
+            another broker may have more than the tier.
         stable_offset: the last stable offset in the latest answer of the leader, this broker; None
             if it was not requested, or did not answer.
         cluster_id: the broker's cluster; None if the cluster was not read.
@@ -156,6 +158,7 @@ class RoleState:
     leadership: Leadership | None
     cluster_id: str | None = None
     log_is_not_served: bool = False
+    log_is_elsewhere: bool = False
     stable_offset: int | None = None
 
     @property

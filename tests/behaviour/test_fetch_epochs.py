@@ -122,6 +122,23 @@ def test_the_end_of_the_tier_is_no_end_of_a_partition_whose_disk_is_replaced(
     assert (part.error, part.diverging_epoch) == (FetchError.NOT_LEADER_OR_FOLLOWER, None)
 
 
+@pytest.mark.parametrize(("offset", "last"), [(21, None), (20, 6), (21, 2)])
+def test_the_end_of_the_tier_is_no_end_of_a_partition_that_moved_away(
+    stack: Stack, offset: int, last: int | None
+) -> None:
+    """Another broker may have more, unless this RLM serves what no broker has any more."""
+    stack.ship()
+    shutil.rmtree(stack.files.path)
+    rlm = callback_rlm(stack)
+    part = answer(rlm, offset, last=last)
+    assert (part.error, part.diverging_epoch) == (FetchError.NOT_LEADER_OR_FOLLOWER, None)
+    assert "call the leader's RLM" in part.error_message
+    assert answer(rlm, 9, last=2).error is NONE
+    # A later epoch of the tier says where an earlier one ends, whoever has the log.
+    assert answer(rlm, 9, last=0).diverging_epoch == EpochEnd(0, 8)
+    assert answer(stack.tier_reader(), 21).error is OUT_OF_RANGE
+
+
 def test_an_overtaken_leader_does_not_know_the_end_of_the_partition(stack: Stack) -> None:
     rlm = callback_rlm(stack)
     assert send_role(rlm, LEADER, 4) is None

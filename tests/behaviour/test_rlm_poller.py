@@ -238,12 +238,12 @@ def test_before_the_first_poll_a_log_that_the_tier_does_not_know_is_not_served_y
     assert read(rlm, 0) is FetchError.UNKNOWN_TOPIC_ID
 
 
-def test_without_a_log_the_log_ends_at_the_end_of_the_tier(polled: Polled) -> None:
+def test_without_a_log_a_reader_behind_the_tier_is_sent_to_the_leader(polled: Polled) -> None:
     poll(polled.rlm)
     take_turns(polled.rlm)
     shutil.rmtree(polled.files.path)
     restarted = polling_rlm(polled.stack, polled.cluster)
-    assert read(restarted, 61) is FetchError.OFFSET_OUT_OF_RANGE
+    assert read(restarted, 61) is FetchError.NOT_LEADER_OR_FOLLOWER
 
 
 def test_nothing_is_copied_that_its_leader_does_not_call_stable(polled: Polled) -> None:

@@ -400,20 +400,27 @@ class PartitionView:
         return end if diverges else None
 
     def _ends_with_log(self, end: EpochEnd) -> bool:
-        """Return whether an epoch ends only because the log here does."""
-        latest = None if self.log is None else self.log.lineage.latest_epoch
+        """Return whether an epoch ends only because the log here does, or without one the tier."""
+        latest = (self.log.lineage if self.log else self.lineage()).latest_epoch
         return latest is None or end.leader_epoch >= latest
 
     def behind_error(self, text: str) -> NotServedHereError | None:
         """Make the error of what may be behind the end of the log here; None if nothing is.
 
-        A follower's log ends where it has got to, and that of a broker whose disk was replaced is
-        missing at first: their ends say nothing of the leader's log. OFFSET_OUT_OF_RANGE and a
-        diverging epoch would let a reader begin again, or drop what it has.
+        A follower's log ends where it has got to, that of a broker whose disk was replaced is
+        missing at first, and a partition that moved away ends here with the tier: their ends say
+        nothing of the leader's log. OFFSET_OUT_OF_RANGE and a diverging epoch would let a reader
+        begin again, or drop what it has.
         """
-        log, leadership = self.log, self.partition.role.leadership
+        log, role = self.log, self.partition.role
+        leadership = role.leadership
         if leadership is None:
-            return None
+            if not (role.log_is_elsewhere or role.log_is_not_served):
+                return None
+            return NotServedHereError(
+                f"{text} in the tier, and another broker may have more; retry, or call the "
+                "leader's RLM"
+            )
         if log and leadership.is_leader and not leadership.is_overtaken(log.lineage):
             return None
         return NotServedHereError(

@@ -94,7 +94,9 @@ class PartitionRoles:
             partition = self._without_role.get(name)
             if partition is None:
                 partition = self._without_role[name] = self._new_partition(name)
-            partition.role.log_is_not_served = self._folder_of(name) is not None
+            has_log = self._folder_of(name) is not None
+            partition.role.log_is_not_served = has_log
+            partition.role.log_is_elsewhere = not has_log and not self._directories.are_none
             return partition
 
     def partitions(self) -> list[Partition]:
