@@ -17,7 +17,7 @@ def local_tiered_storage_settings(directory: Path) -> dict[str, str]:
     return {
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.manager.class.name": _STORAGE,
-        "remote.log.storage.manager.class.path": str(_jar()),
+        "remote.log.storage.manager.class.path": str(fixtures_jar()),
         "rsm.config.dir": str(directory),
         "remote.log.metadata.manager.class.name": _METADATA,
         "remote.log.metadata.manager.listener.name": "PLAINTEXT",
@@ -26,7 +26,7 @@ def local_tiered_storage_settings(directory: Path) -> dict[str, str]:
     }
 
 
-def _jar() -> Path:
+def fixtures_jar() -> Path:
     """Return the jar of Kafka's test fixtures, of the broker's release."""
     version = pinned_kafka_version()
     directory = ensure_kafka_jars().parent / "test-fixtures"

@@ -10,6 +10,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.imported_segments import is_imported
 from services.api.partitions import NO_SEGMENTS, PartitionEvent
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
@@ -84,6 +85,8 @@ def objects_of(metadata: RemoteLogSegmentMetadata | None) -> Json | None:
     """
     if metadata is None or metadata.custom_metadata is None:
         return None
+    if is_imported(metadata.custom_metadata):
+        return {"problem": "imported: another storage wrote its objects"}
     try:
         copy = CustomMetadata.from_bytes(metadata.custom_metadata)
     except InvalidRequestError as e:

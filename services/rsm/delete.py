@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.imported_segments import is_imported
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
 from services.common.retry import Backoff
@@ -235,11 +236,16 @@ class SegmentDeleter:
     def _named_keys(
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[Location, Sequence[str]] | None:
-        """Return the keys of a finished copy; None if the id must be listed: the copy never
-        finished, or replaced another one.
+        """Return the keys of a finished copy, none in a read-only location; None if the id must be
+        listed: the copy never finished, or replaced another one.
         """
         self._active_copies.require_none(self._locations.current.keys(metadata))
+        if is_imported(metadata.custom_metadata):
+            place, layout = self._locations.foreign(metadata)
+            return place, [] if place.read_only else layout.keys(place.prefix, metadata)
         named = self._locations.named_by(metadata)
+        if named is not None and named[0].read_only:
+            return named[0], []
         if named is None or named[1].replaces:
             return None
         location, found = named
@@ -308,4 +314,4 @@ def _listed_keys(location: Location, metadata: RemoteLogSegmentMetadata) -> Sequ
 
 
 def _is_manifest(key: str) -> bool:
-    return key.endswith(".manifest")
+    return key.endswith("manifest")

@@ -6,6 +6,7 @@ from prometheus_client import Counter
 
 from services.api.calls import current_call
 from services.api.errors import CorruptSegmentError, DirectReadRefusedError, NotServedError
+from services.api.imported_segments import is_imported
 from services.api.remote_storage_manager import OpenedLogSegment
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import within
@@ -37,6 +38,9 @@ class DirectReads:
         if not self._valid_s:
             text = "direct reads are off; stream the log, or set RSM_DIRECT_READS=true"
             raise NotServedError(text)
+        if is_imported(metadata.custom_metadata):
+            segment = metadata.remote_log_segment_id
+            raise DirectReadRefusedError(f"{segment} was imported; stream the log")
         with within("metadata"):
             location, custom = self._locations.find(metadata)
         manifest = _manifest_of(location, metadata, custom)

@@ -99,7 +99,12 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
     own = _own_credentials(settings, http)
     current, *others = (
         Location(
-            each.id, MeasuredStorage(_backend(settings, each, own, http)), each.prefix, str(each)
+            each.id,
+            MeasuredStorage(_backend(settings, each, own, http)),
+            each.prefix,
+            str(each),
+            each.foreign_layout(),
+            each.is_read_only,
         )
         for each in (current_location(settings), *other_locations(settings))
     )

@@ -43,17 +43,11 @@ class SegmentReader:
     def fetch_log(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None
     ) -> Iterator[bytes]:
-        require(start_position >= 0, "start_position", f"must not be below 0: {start_position}")
-        if end_position is not None:
-            in_order = end_position >= start_position
-            require(in_order, "end_position", f"{end_position} is below {start_position}")
+        require_in_order(start_position, end_position)
         with within("metadata"):
             location, custom = self._locations.find(metadata)
         key, size = location.keys(metadata).log(custom.attempt), custom.log_size_bytes
-        if start_position >= max(size, 1):
-            segment = metadata.remote_log_segment_id
-            raise InvalidRangeError(f"{segment} has {size} bytes, none at {start_position}")
-        last = size - 1 if end_position is None else min(end_position, size - 1)
+        last = last_position(metadata, size, start_position, end_position)
         with _naming(metadata, location, key, start_position, last):
             if not size:
                 _require_there(location.backend, key, size)
@@ -113,6 +107,28 @@ class SegmentReader:
                 pieces = _cut(indexes, start, size)
             verification = self._verification.of(location, metadata, custom)
             yield from verification.index(pieces, kind)
+
+
+def require_in_order(start_position: int, end_position: int | None) -> None:
+    """Check the positions between which a log is to be read."""
+    require(start_position >= 0, "start_position", f"must not be below 0: {start_position}")
+    if end_position is not None:
+        in_order = end_position >= start_position
+        require(in_order, "end_position", f"{end_position} is below {start_position}")
+
+
+def last_position(
+    metadata: RemoteLogSegmentMetadata, size: int, start_position: int, end_position: int | None
+) -> int:
+    """Return the last position to read of a log of `size` bytes; -1 if it is empty.
+
+    Raises:
+        InvalidRangeError: there is no byte at `start_position`.
+    """
+    if start_position >= max(size, 1):
+        segment = metadata.remote_log_segment_id
+        raise InvalidRangeError(f"{segment} has {size} bytes, none at {start_position}")
+    return size - 1 if end_position is None else min(end_position, size - 1)
 
 
 def _cut(content: memoryview, start: int, size_bytes: int) -> Generator[bytes, None, None]:

@@ -1,12 +1,18 @@
-"""Define the current location, and the registry of earlier locations."""
+"""Define the current location, and the registry of the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    StoreNotFoundError,
+)
+from services.api.imported_segments import read_imported
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
 from services.rsm.backends.protocol import StorageBackend
+from services.rsm.foreign_layouts import ForeignLayout
 from services.rsm.layout import FIELD, CustomMetadata, Manifest, SegmentKeys, segment_keys
 
 
@@ -17,12 +23,16 @@ class Location:
     Attributes:
         prefix: of every key; empty or ending with a slash.
         place: the place in words, for messages; never contains a credential.
+        layout: of the objects that another tiered storage wrote; None: they are RSM's own.
+        read_only: objects are never deleted.
     """
 
     location_id: int
     backend: StorageBackend
     prefix: str
     place: str = ""
+    layout: ForeignLayout | None = None
+    read_only: bool = False
 
     def __str__(self) -> str:
         return f"location {self.location_id} ({self.place or f'prefix {self.prefix!r}'})"
@@ -68,12 +78,16 @@ class Locations:
         No two locations may have the same number.
         """
         self.current = current
-        self.others = tuple(others)
-        self._by_id = {location.location_id: location for location in self.all}
+        self.others = tuple(each for each in others if not (each.layout or each.read_only))
+        self._by_id = {location.location_id: location for location in (current, *others)}
 
     @property
     def all(self) -> Sequence[Location]:
-        """Return all locations, the current one first."""
+        """Return the locations of this deployment, the current one first.
+
+        What belongs to others, in another layout or read-only, is only read by its number: it has
+        no marker of ours, and is not searched for objects.
+        """
         return (self.current, *self.others)
 
     def numbered(self, location_id: int) -> Location | None:
@@ -97,7 +111,25 @@ class Locations:
         is_registered = custom.location_id in self._by_id
         text = f"location {custom.location_id} is not registered; add it to RSM_LOCATIONS_FILE"
         require(is_registered, FIELD, text)
-        return self._by_id[custom.location_id], custom
+        location = self._by_id[custom.location_id]
+        require(location.layout is None, FIELD, f"{location} does not have RSM's own layout")
+        return location, custom
+
+    def foreign(self, metadata: RemoteLogSegmentMetadata) -> tuple[Location, ForeignLayout]:
+        """Return the location of an imported segment, and its layout.
+
+        Raises:
+            InvalidRequestError: the custom metadata is malformed.
+            StoreNotFoundError: the location is not registered, or has no such layout.
+        """
+        location_id = read_imported(metadata.custom_metadata or b"").location_id
+        location = self._by_id.get(location_id)
+        if location is None or location.layout is None:
+            raise StoreNotFoundError(
+                f"{metadata.remote_log_segment_id}: imported from location {location_id}, which "
+                "RSM_LOCATIONS_FILE does not have with the layout of another storage"
+            )
+        return location, location.layout
 
     def find(self, metadata: RemoteLogSegmentMetadata) -> tuple[Location, CustomMetadata]:
         """Find the location of a segment; read manifests only if the caller has no custom metadata.

@@ -2,12 +2,20 @@
 
 import tomllib
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from services.common.bounded_file import read_bounded
 from services.common.settings import plain_fault
+from services.rsm.foreign_layouts import (
+    AIVEN_SUFFIXES,
+    AIVEN_TEMPLATE,
+    AivenLayout,
+    ForeignLayout,
+    LocalTieredStorageLayout,
+    template_problem,
+)
 from services.rsm.settings import (
     ENDPOINT_PATTERN,
     MAX_LOCATION_ID,
@@ -20,12 +28,16 @@ from services.rsm.settings import (
 )
 
 _MAX_REGISTRY_BYTES = 1024 * 1024
+Suffix = Annotated[str, Field(pattern=r"^\.[A-Za-z0-9._-]{1,100}$")]
 
 
 class RegisteredLocation(BaseModel):
     """The current location, or one [[location]] of the file.
 
     Attributes:
+        layout: "sediment", or whose objects they are.
+        read_only: None: only those of another layout.
+        key_template, suffixes: of the layout "aiven": the plugin's ObjectKeyFactory.
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
     """
 
@@ -43,6 +55,10 @@ class RegisteredLocation(BaseModel):
     public_endpoint: str = Field(default="", pattern=PUBLIC_ENDPOINT_PATTERN, max_length=300)
     access_key_file: Path | None = None
     secret_key_file: Path | None = None
+    layout: Literal["sediment", "local-tiered-storage", "aiven"] = "sediment"
+    read_only: bool | None = Field(default=None, strict=True)
+    key_template: str = AIVEN_TEMPLATE
+    suffixes: dict[str, Suffix] = {}
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:
@@ -54,7 +70,26 @@ class RegisteredLocation(BaseModel):
         for name in ("directory", "access_key_file", "secret_key_file"):
             if "\0" in str(getattr(self, name)):
                 raise ValueError(f"{name} has a NUL character")
+        is_plain = self.key_template == AIVEN_TEMPLATE and not self.suffixes
+        if self.layout != "aiven" and not is_plain:
+            raise ValueError('key_template and suffixes go with layout = "aiven"')
+        if set(self.suffixes) - set(AIVEN_SUFFIXES):
+            raise ValueError(f"suffixes may have {', '.join(AIVEN_SUFFIXES)}")
+        if problem := template_problem(self.key_template):
+            raise ValueError(f"key_template {problem}")
         return self
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.layout != "sediment" if self.read_only is None else self.read_only
+
+    def foreign_layout(self) -> ForeignLayout | None:
+        """Return the layout that another storage gave the objects; None if it is RSM's own."""
+        if self.layout == "sediment":
+            return None
+        if self.layout == "local-tiered-storage":
+            return LocalTieredStorageLayout()
+        return AivenLayout(self.key_template, {**AIVEN_SUFFIXES, **self.suffixes})
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -108,6 +143,8 @@ def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
     _require_unique_numbers(listed, what)
     current = current_location(settings)
     for location in listed:
+        if location.id == current.id and (location.layout != "sediment" or location.is_read_only):
+            raise SystemExit(f"{what}: location {location.id} is the current one, which is written")
         if location.id == current.id and location.place != current.place:
             raise SystemExit(
                 f"{what}: location {location.id} is {location} in the file, but {current} in the "

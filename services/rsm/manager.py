@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.imported_segments import is_imported
 from services.api.remote_storage_manager import (
     MAX_DELETE_BATCH,
     IndexType,
@@ -19,6 +20,7 @@ from services.rsm.deadline import DEFAULT_LIMITS, ByteRate, Limits
 from services.rsm.delete import DeletePace, ObjectDeletes, SegmentDeleter
 from services.rsm.direct import DirectReads
 from services.rsm.fetch import SegmentReader
+from services.rsm.foreign import ForeignReader
 from services.rsm.index_cache import IndexCache
 from services.rsm.layout import require_fits
 from services.rsm.locations import Locations
@@ -31,6 +33,8 @@ from services.rsm.verification import ReadVerification
 
 class ObjectRemoteStorageManager:
     """The RemoteStorageManager that keeps each segment as three objects (see SegmentKeys).
+
+    Imported segments are read and deleted where another tiered storage wrote them.
 
     `objects` lists and deletes the objects of the stores, with or without metadata.
 
@@ -85,6 +89,7 @@ class ObjectRemoteStorageManager:
         )
         verification = verification or ReadVerification("off", cache_bytes=0)
         self._reader = SegmentReader(locations, verification, index_cache, self._fetch_rate)
+        self._foreign_reader = ForeignReader(locations)
         self._direct_reads = DirectReads(locations, direct_read_s, self._fetch_rate)
         self._deleter = SegmentDeleter(locations, deletes, active_copies)
         self._objects = StoredSegmentObjects(
@@ -127,7 +132,8 @@ class ObjectRemoteStorageManager:
         end_position: int | None = None,
     ) -> Iterator[bytes]:
         self._start_up.require_open()
-        chunks = self._reader.fetch_log(metadata, start_position, end_position)
+        reader = self._reader_of(metadata)
+        chunks = reader.fetch_log(metadata, start_position, end_position)
         return self._fetch_rate.limited(chunks)
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
@@ -142,7 +148,8 @@ class ObjectRemoteStorageManager:
         as_stored: bool = False,
     ) -> Iterator[bytes]:
         self._start_up.require_open()
-        index = self._reader.fetch_index(metadata, index_type, as_stored=as_stored)
+        reader = self._reader_of(metadata)
+        index = reader.fetch_index(metadata, index_type, as_stored=as_stored)
         return self._fetch_rate.limited(index)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -159,6 +166,9 @@ class ObjectRemoteStorageManager:
         in_range = 0 < len(metadatas) <= MAX_DELETE_BATCH
         require(in_range, "metadatas", f"must be 1 to {MAX_DELETE_BATCH}, are {len(metadatas)}")
         return self._deleter.delete(metadatas)
+
+    def _reader_of(self, metadata: RemoteLogSegmentMetadata) -> SegmentReader | ForeignReader:
+        return self._foreign_reader if is_imported(metadata.custom_metadata) else self._reader
 
     def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
         self._start_up.require_open()

@@ -240,6 +240,7 @@ class StoredSegmentObjects:
         return outcomes
 
     def _abort(self, location: Location, upload: Upload) -> None:
+        _require_not_read_only(location, upload.key)
         self._active_copies.require_none(keys_of_segment_with(upload.key))
         require_wanted()
         location.backend.abort_upload(upload)
@@ -254,6 +255,7 @@ class StoredSegmentObjects:
         """
         to_delete, committed = item
         key = to_delete.location.key
+        _require_not_read_only(location, key)
         self._active_copies.require_none(keys_of_segment_with(key))
         require_wanted()
         if committed is not None:
@@ -311,6 +313,11 @@ class _CommittedCopies:
                 f"{key} in {location}: object of a committed copy ({keys.manifest} exists); delete "
                 "the segment through its metadata, or set committed_copies if you mean this object"
             )
+
+
+def _require_not_read_only(location: Location, key: str) -> None:
+    if location.read_only:
+        raise DeletionRefusedError(f"{key}: {location} is read-only")
 
 
 def _committed_keys(location: Location, keys: SegmentKeys) -> frozenset[str]:

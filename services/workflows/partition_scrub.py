@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.operations import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
@@ -67,7 +68,15 @@ def scrub_partition(
     wanted, listed = _finished(rlmm, tp), set[UUID]()
     done = scrub.run_over(_stored(tp, locations, objects, listed))
     unlisted = {id: each for id, each in wanted.items() if id not in listed}
-    absent = {id for id, each in unlisted.items() if missing_objects(rsm, each)}
+    absent = set[UUID]()
+    for id, each in unlisted.items():
+        try:
+            absent |= {id} if missing_objects(rsm, each) else set()
+        except RetriableRemoteStorageError:
+            raise
+        except RemoteStorageError as e:
+            done.unchecked += 1
+            done.reasons.append(f"{each.remote_log_segment_id}: {e}")
     # A segment may have been deleted since it was listed.
     known = _finished(rlmm, tp).keys() if unlisted else set()
     missing = [id for id in unlisted if id in absent & known]

@@ -326,8 +326,13 @@ class Rebuild:
             for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
                 if metadata.remote_log_segment_id.id in whole:
                     continue
-                if missing := missing_objects(self._rsm, metadata):
-                    self._add(DifferenceKind.ONLY_IN_METADATA, metadata, missing)
+                try:
+                    if missing := missing_objects(self._rsm, metadata):
+                        self._add(DifferenceKind.ONLY_IN_METADATA, metadata, missing)
+                except ERRORS_OF_RUN:
+                    raise
+                except RemoteStorageError as e:
+                    self._add(DifferenceKind.REFUSED, metadata, str(e))
         except RemoteResourceNotFoundError:
             pass  # The partition was removed meanwhile.
         return self._done

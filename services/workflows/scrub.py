@@ -41,7 +41,7 @@ from services.common.retry import Backoff
 from services.workflows.coverage import Coverage, Outcome
 from services.workflows.scrub_copy import CopyScrub, UnverifiedError
 from services.workflows.segment_repair import Repaired, SegmentRepair
-from services.workflows.segment_views import MetadataView, StoreView, store_views
+from services.workflows.segment_views import MetadataView, StoreView, is_adoptable, store_views
 
 DEFAULT_RATE_BYTES_PER_S = 32 * 1024 * 1024
 
@@ -299,6 +299,8 @@ class Scrub:
         anomalies: list[Anomaly] = []
         reason, is_failure = "", False
         try:
+            if is_adoptable(row):
+                raise UnverifiedError("imported: no digests of it are known; adopt it first")
             for anomaly in self._anomalies_of(stored, manifest, row):
                 anomalies.append(anomaly)
         except UnverifiedError as e:

@@ -15,6 +15,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.imported_segments import is_imported
 from services.api.operations import MAX_DETAIL_LENGTH, AnomalyKind
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import (
@@ -388,7 +389,7 @@ def _verdict(
     was_deleted: bool = False,
 ) -> ReconcileVerdict:
     state = None if row is None else row.state
-    if row is not None and row.kept_until_ms is not None:
+    if row is not None and (row.kept_until_ms is not None or is_adoptable(row)):
         return ReconcileVerdict(stored, state, None, is_complete=False)
     is_complete = is_known and stored.is_complete(counting)
     problem = _wrong_size(stored, row, counting) if row is not None and is_complete else None
@@ -437,7 +438,17 @@ def names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> 
 def names_another_copy(row: RemoteLogSegmentMetadata, manifest: StoredManifest) -> bool:
     """Return whether a finished segment's metadata is of another copy than the manifest."""
     is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-    return is_finished and not manifest.is_of(row.custom_metadata or b"")
+    return is_finished and not (is_adoptable(row) or manifest.is_of(row.custom_metadata or b""))
+
+
+def is_adoptable(row: RemoteLogSegmentMetadata) -> bool:
+    """Return whether a finished segment is read from where another storage wrote it.
+
+    Objects of ours under its id are of an adoption that runs or was cut short; `sediment copy
+    --adopt` continues it.
+    """
+    is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    return is_finished and is_imported(row.custom_metadata)
 
 
 def _corrupt(detail: str) -> Problem:

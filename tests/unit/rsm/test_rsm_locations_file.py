@@ -32,6 +32,7 @@ region = "us-east-1"
 bucket = "segments"
 prefix = "old/"
 """
+AIVEN = OLD + 'layout = "aiven"\n'
 FILES = """
 [[location]]
 id = 7
@@ -104,6 +105,22 @@ def test_the_current_location_may_be_listed_as_the_settings_have_it(listing: Wit
         (OLD + 'secret_key_file = "x"', "access_key_file and secret_key_file go together"),
         (OLD + "id =", "not TOML"),
         ("location = 1", "location: "),
+        (OLD + 'layout = "tar"', "location entry 1, layout: "),
+        (OLD + 'read_only = "yes"', "location entry 1, read_only: "),
+        (OLD + 'suffixes = {log = ".x"}', 'key_template and suffixes go with layout = "aiven"'),
+        (AIVEN + 'suffixes = {logs = ".x"}', "suffixes may have log, indexes, manifest"),
+        (AIVEN + 'suffixes = {log = "/x"}', "location entry 1, suffixes"),
+        (AIVEN + 'key_template = "{topic}"', "key_template must have {segment_id}"),
+        (AIVEN + 'key_template = "{segment_id"', "key_template expected '}'"),
+        (
+            AIVEN + 'key_template = "{segment_id.int}"',
+            "key_template has {segment_id.int}; may have",
+        ),
+        (AIVEN + 'key_template = "{segment_id!r}"', "key_template has {segment_id}; may have"),
+        (AIVEN + 'key_template = "../{segment_id}"', "key_template must make a relative path"),
+        (AIVEN + 'key_template = "/{segment_id}"', "key_template must make a relative path"),
+        (CURRENT + "read_only = true", "location 2 is the current one, which is written"),
+        (CURRENT + 'layout = "aiven"', "location 2 is the current one, which is written"),
     ],
 )
 def test_a_mistake_is_named_with_the_file(listing: With, text: str, said: str) -> None:
@@ -115,6 +132,26 @@ def test_a_mistake_is_named_with_the_file(listing: With, text: str, said: str) -
     for line in message.splitlines():
         assert line.startswith(f"RSM_LOCATIONS_FILE: {settings.locations_file}: ")
     assert "hidden-secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("extra", "is_read_only", "is_foreign"),
+    [
+        ("", False, False),
+        ("read_only = true", True, False),
+        ('layout = "aiven"', True, True),
+        ('layout = "local-tiered-storage"', True, True),
+        ('layout = "aiven"\nread_only = false', False, True),
+    ],
+)
+def test_only_own_writable_locations_are_searched(
+    listing: With, extra: str, is_read_only: bool, is_foreign: bool
+) -> None:
+    locations = build_locations(listing(OLD + extra))
+    registered = locations.numbered(1)
+    assert registered is not None
+    assert (registered.read_only, registered.layout is not None) == (is_read_only, is_foreign)
+    assert (registered in locations.all) == (not is_read_only and not is_foreign)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,260 @@
+"""Find the objects that another tiered storage wrote for a segment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Formatter
+from threading import Lock
+from typing import Annotated, Any, Literal, Protocol
+
+from cachetools import TTLCache
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from services.api.errors import CorruptSegmentError, NotServedError, RemoteResourceNotFoundError
+from services.api.ids import uuid_to_text
+from services.api.remote_storage_manager import IndexType, SegmentFile
+from services.api.segments import UNKNOWN_SIZE, RemoteLogSegmentMetadata
+from services.api.validation import INT32_MAX
+from services.rsm.backends.protocol import StorageBackend
+
+AIVEN_TEMPLATE = "{topic}-{topic_id}/{partition}/{offset}-{segment_id}"
+AIVEN_SUFFIXES: Mapping[str, str] = {
+    "log": ".log",
+    "indexes": ".indexes",
+    "manifest": ".rsm-manifest",
+}
+_TEMPLATE_FIELDS = {"topic", "topic_id", "partition", "offset", "segment_id"}
+_SUFFIXES = {
+    SegmentFile.LOG: ".log",
+    SegmentFile.OFFSET: ".index",
+    SegmentFile.TIMESTAMP: ".timeindex",
+    SegmentFile.PRODUCER_SNAPSHOT: ".snapshot",
+    SegmentFile.TRANSACTION: ".txnindex",
+    SegmentFile.LEADER_EPOCH: ".leader_epoch_checkpoint",
+}
+_MANIFESTS = 1024
+_MANIFEST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPart:
+    """The bytes of one file of a segment: a part of an object, or the whole."""
+
+    key: str
+    start: int
+    size_bytes: int
+
+
+class ForeignLayout(Protocol):
+    """The names of a storage's objects. Each begins with `prefix`, and the rest with the topic.
+
+    `log` and `index` raise RemoteResourceNotFoundError if there is no such object.
+    """
+
+    def log(
+        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
+    ) -> ObjectPart:
+        """Return where the segment's log is."""
+        ...
+
+    def index(
+        self,
+        backend: StorageBackend,
+        prefix: str,
+        metadata: RemoteLogSegmentMetadata,
+        kind: IndexType,
+    ) -> ObjectPart:
+        """Return where an index is."""
+        ...
+
+    def keys(self, prefix: str, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
+        """Return the keys of all objects that the segment may have, for their deletion."""
+        ...
+
+
+class LocalTieredStorageLayout:
+    """The files of Kafka's LocalTieredStorage: one directory for a partition, one file each."""
+
+    def log(
+        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
+    ) -> ObjectPart:
+        key = self.key(prefix, metadata, SegmentFile.LOG)
+        size_bytes = metadata.segment_size_in_bytes
+        return (
+            _whole(backend, key) if size_bytes == UNKNOWN_SIZE else ObjectPart(key, 0, size_bytes)
+        )
+
+    def index(
+        self,
+        backend: StorageBackend,
+        prefix: str,
+        metadata: RemoteLogSegmentMetadata,
+        kind: IndexType,
+    ) -> ObjectPart:
+        return _whole(backend, self.key(prefix, metadata, SegmentFile[kind.name]))
+
+    def keys(self, prefix: str, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
+        return [self.key(prefix, metadata, file) for file in SegmentFile]
+
+    def key(self, prefix: str, metadata: RemoteLogSegmentMetadata, file: SegmentFile) -> str:
+        """Return the key of one file of a segment."""
+        names = _names_of(metadata)
+        folder = f"{prefix}{names['topic']}-{names['partition']}-{names['topic_id']}"
+        return f"{folder}/{names['offset']}-{names['segment_id']}{_SUFFIXES[file]}"
+
+
+class AivenLayout:
+    """The objects of Aiven's Tiered Storage for Apache Kafka: log, indexes, manifest.
+
+    Chunks that are neither compressed nor encrypted lie in the object as in the log. Manifests are
+    cached for a minute. Thread-safe.
+    """
+
+    def __init__(
+        self, template: str = AIVEN_TEMPLATE, suffixes: Mapping[str, str] = AIVEN_SUFFIXES
+    ) -> None:
+        self._template = template
+        self._suffixes = dict(suffixes)
+        self._lock = Lock()
+        self._manifests: TTLCache[str, _Manifest] = TTLCache(_MANIFESTS, _MANIFEST_S)
+
+    def log(
+        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
+    ) -> ObjectPart:
+        size_bytes = self._manifest(backend, prefix, metadata).chunks.size_bytes
+        key, expected = self._key(prefix, metadata, "log"), metadata.segment_size_in_bytes
+        if expected not in (UNKNOWN_SIZE, size_bytes):
+            text = f"{key} has {size_bytes} bytes by its manifest, {expected} by the metadata"
+            raise CorruptSegmentError(text)
+        return ObjectPart(key, 0, size_bytes)
+
+    def index(
+        self,
+        backend: StorageBackend,
+        prefix: str,
+        metadata: RemoteLogSegmentMetadata,
+        kind: IndexType,
+    ) -> ObjectPart:
+        section = self._manifest(backend, prefix, metadata).indexes.get(kind)
+        key = self._key(prefix, metadata, "indexes")
+        if section is None:
+            raise RemoteResourceNotFoundError(f"{key} has no {kind.name} index")
+        return ObjectPart(key, section.position, section.size)
+
+    def keys(self, prefix: str, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
+        return [self._key(prefix, metadata, kind) for kind in ("manifest", "log", "indexes")]
+
+    def _key(self, prefix: str, metadata: RemoteLogSegmentMetadata, kind: str) -> str:
+        return f"{prefix}{self._template.format(**_names_of(metadata))}{self._suffixes[kind]}"
+
+    def _manifest(
+        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
+    ) -> "_Manifest":
+        key = self._key(prefix, metadata, "manifest")
+        with self._lock:
+            manifest = self._manifests.get(key)
+        if manifest is None:
+            manifest = _Manifest.read(backend.get(key), key)
+            with self._lock:
+                self._manifests[key] = manifest
+        return manifest
+
+
+def template_problem(template: str) -> str:
+    """Return why keys cannot be made with a template, or could leave the prefix; "" if they can."""
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError as e:
+        return str(e)
+    for _, name, spec, conversion in parsed:
+        if name is not None and (name not in _TEMPLATE_FIELDS or spec or conversion):
+            return f"has {{{name}}}; may have {', '.join(sorted(_TEMPLATE_FIELDS))}"
+    if "segment_id" not in {name for _, name, _, _ in parsed}:
+        return "must have {segment_id}"
+    made = template.format(**dict.fromkeys(_TEMPLATE_FIELDS, "x"))
+    if {"", ".", ".."} & set(made.split("/")) or not made.isascii() or not made.isprintable():
+        return "must make a relative path"
+    return ""
+
+
+class _Part(BaseModel):
+    """A part of the JSON of a manifest; other fields are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+_Size = Annotated[int, Field(ge=0, le=INT32_MAX)]
+
+
+class _Chunks(_Part):
+    type: str
+    size_bytes: _Size = Field(alias="originalFileSize")
+    chunk_bytes: _Size = Field(alias="originalChunkSize")
+    stored_chunk_bytes: _Size | None = Field(None, alias="transformedChunkSize")
+
+
+class _Section(_Part):
+    position: _Size
+    size: _Size
+
+
+class _Sections(_Part):
+    offset: _Section
+    timestamp: _Section
+    producer_snapshot: _Section = Field(alias="producerSnapshot")
+    leader_epoch: _Section = Field(alias="leaderEpoch")
+    transaction: _Section | None = None
+
+
+class _Manifest(_Part):
+    version: Literal["1"]
+    chunks: _Chunks = Field(alias="chunkIndex")
+    sections: _Sections = Field(alias="segmentIndexes")
+    compression: bool
+    encryption: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, data: bytes, key: str) -> "_Manifest":
+        """Read a manifest; `key` names it in errors.
+
+        Raises:
+            CorruptSegmentError: not a manifest of version 1.
+            NotServedError: its log is compressed or encrypted.
+        """
+        try:
+            manifest = cls.model_validate_json(data)
+        except ValidationError as e:
+            raise CorruptSegmentError(f"{key}: not a manifest of version 1") from e
+        chunks = manifest.chunks
+        if manifest.encryption is not None:
+            raise NotServedError(f"{key}: the segment is encrypted; Sediment does not read it")
+        # Chunks of various sizes are what compression makes.
+        if manifest.compression or chunks.type != "fixed":
+            raise NotServedError(f"{key}: the segment is compressed; Sediment does not read it")
+        if chunks.stored_chunk_bytes != chunks.chunk_bytes:
+            raise CorruptSegmentError(f"{key}: its chunks are stored with another size")
+        return manifest
+
+    @property
+    def indexes(self) -> Mapping[IndexType, _Section]:
+        all_kinds = {kind: getattr(self.sections, kind.name.lower()) for kind in IndexType}
+        return {kind: section for kind, section in all_kinds.items() if section is not None}
+
+
+def _names_of(metadata: RemoteLogSegmentMetadata) -> Mapping[str, str]:
+    """Return what keys are made of, as Kafka writes it; a topic's name has no slash."""
+    segment = metadata.remote_log_segment_id
+    tp = segment.topic_id_partition
+    return {
+        "topic": tp.topic,
+        "topic_id": uuid_to_text(tp.topic_id),
+        "partition": str(tp.partition),
+        "offset": f"{metadata.start_offset:020d}",
+        "segment_id": uuid_to_text(segment.id),
+    }
+
+
+def _whole(backend: StorageBackend, key: str) -> ObjectPart:
+    stored = backend.describe(key)
+    if stored is None:
+        raise RemoteResourceNotFoundError(f"there is no {key}")
+    return ObjectPart(key, 0, stored.size_bytes)
