@@ -14,14 +14,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
+from uuid import UUID
 
 import pytest
 
-from services.api.ids import TopicIdPartition
+from services.api.ids import TopicIdPartition, is_tail_uuid
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.api.retention import DeletionReason
 from services.api.segments import RemoteLogSegmentMetadata
+from services.api.superseded import is_tail
 from tests.harness.databases import Store
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import Cluster
@@ -54,15 +56,17 @@ class Plot:
         rounds: the steps, a shuffled order of each round's.
         pause_s: of producers, between two batches.
         rest_s: of consumers, between two reads of everything.
+        has_tails: the clean partitions' records are copied before their segments roll, too.
     """
 
     rounds: Sequence[Sequence[Step]]
     pause_s: float
     rest_s: float
+    has_tails: bool
 
 
-IN_BRIEF = Plot([[STEPS[name] for name in SHORT]], pause_s=0.2, rest_s=2.0)
-AT_LENGTH = Plot([list(STEPS.values())] * 2, pause_s=0.4, rest_s=15.0)
+IN_BRIEF = Plot([[STEPS[name] for name in SHORT]], pause_s=0.2, rest_s=2.0, has_tails=False)
+AT_LENGTH = Plot([list(STEPS.values())] * 2, pause_s=0.4, rest_s=15.0, has_tails=True)
 
 
 @pytest.fixture(
@@ -80,6 +84,8 @@ def plot(request: pytest.FixtureRequest) -> Plot:
 @pytest.fixture(scope="module")
 def scene(plot: Plot, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with running_scene(store, tmp_path_factory.mktemp("brokers"), plot.pause_s) as made:
+        if plot.has_tails:
+            made.copy_tails()
         yield made
 
 
@@ -173,6 +179,8 @@ def assert_nothing_is_under_way(scene: Scene, actor: Actor) -> None:
     the leader's RLM passes twice a second."""
     assert {row.state for row in scene.rows(actor.name)} == {FINISHED}, actor
     assert superseded(scene.finished(actor)) == [], actor
+    if scene.has_tails and actor in scene.clean:
+        assert scene.copied_end(actor, with_tails=True) == actor.truth.end_offset, actor
 
 
 # --- readers ----------------------------------------------------------------------------------
@@ -234,8 +242,8 @@ def test_an_unclean_election_lost_only_what_the_new_leader_lacked(
 def test_nothing_was_lost_before_it_was_copied(scene: Scene, story: Story) -> None:
     for actor in scene.actors:
         assert scene.sidecars[0].rlmm.partition_state(actor.name).value.gaps == (), actor
-        rows = scene.finished(actor)
-        assert scene.copied_end(actor) == max(row.end_offset for row in rows) + 1, actor
+        last = max(row.end_offset for row in scene.finished(actor))
+        assert scene.copied_end(actor, with_tails=True) == last + 1, actor
 
 
 def test_each_segment_has_its_objects_and_no_object_is_without_a_row(
@@ -280,9 +288,11 @@ def superseded(rows: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmen
     return [inner for outer, inner in overlapping(rows) if inner.end_offset <= outer.end_offset]
 
 
-def deleted_as_superseded(scene: Scene, actor: Actor) -> int:
+def deleted_as_superseded(scene: Scene, actor: Actor) -> set[UUID]:
+    """Return the ids of the segments that were deleted because others have their records."""
     events = all_events(scene.sidecars[0].rlmm, EventQuery(actor.name))
-    return len({e.segment_id for e in events if e.reason == DeletionReason.SUPERSEDED.value})
+    reason = DeletionReason.SUPERSEDED.value
+    return {e.segment_id for e in events if e.reason == reason and e.segment_id is not None}
 
 
 def _start_and_length(row: RemoteLogSegmentMetadata) -> tuple[int, int]:
@@ -291,6 +301,8 @@ def _start_and_length(row: RemoteLogSegmentMetadata) -> tuple[int, int]:
 
 def test_counts(scene: Scene, story: Story, record_property: Callable[[str, object], None]) -> None:
     pairs = [pair for actor in scene.actors for pair in overlapping(scene.finished(actor))]
+    deleted = set[UUID]().union(*(deleted_as_superseded(scene, actor) for actor in scene.actors))
+    superseded_tails = sum(map(is_tail_uuid, deleted))
     counts = {
         "records acknowledged": sum(len(a.traffic.acknowledged.records) for a in scene.actors),
         "of these lost in unclean elections": sum(
@@ -305,7 +317,9 @@ def test_counts(scene: Scene, story: Story, record_property: Callable[[str, obje
         "trims of the brokers' logs": scene.trims,
         "segments in the tier": sum(len(rows) for rows in story.rows.values()),
         "of these of the leaders' logs": sum(len(scene.finished(a)) for a in scene.actors),
-        "superseded, and deleted": sum(deleted_as_superseded(scene, a) for a in scene.actors),
+        "tails in the tier": sum(is_tail(row) for rows in story.rows.values() for row in rows),
+        "superseded tails, deleted": superseded_tails,
+        "other superseded copies, deleted": len(deleted) - superseded_tails,
         "overlaps of unlike borders": sum(
             second.end_offset > first.end_offset for first, second in pairs
         ),
@@ -323,4 +337,4 @@ def test_counts(scene: Scene, story: Story, record_property: Callable[[str, obje
         "seconds": [f"{name}: {seconds:.0f}" for name, seconds in story.seconds],
     }
     record_property("counts", counts)
-    assert story.seconds
+    assert (superseded_tails > 0) == scene.has_tails

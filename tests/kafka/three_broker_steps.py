@@ -231,25 +231,30 @@ def held_copy(scene: Scene, actor: Actor, node_id: int) -> Iterator[RemoteLogSeg
     """Hold the next copy of an RLM after half a segment; its reads of the tier wait, too."""
     way = scene.ways[node_id - 1]
     before = {row.remote_log_segment_id.id for row in scene.rows(actor.name)}
+    seen: set[UUID] = set()
     way.faults.add(Stall(STALLED_AFTER_BYTES, Direction.REQUEST), times=None)
     way.cut_connections()
     try:
-        yield eventually(partial(_held, scene, actor, node_id, before), DEADLINE_MS)[0]
+        yield eventually(partial(_held, scene, actor, node_id, before, seen), DEADLINE_MS, 500)[0]
     finally:
         way.faults.clear()
         way.cut_connections()
 
 
 def _held(
-    scene: Scene, actor: Actor, node_id: int, before: set[UUID]
+    scene: Scene, actor: Actor, node_id: int, before: set[UUID], seen: set[UUID]
 ) -> list[RemoteLogSegmentMetadata]:
-    return [
+    """Return the new copies that had begun when this was last called; a small tail goes through."""
+    begun = [
         row
         for row in scene.rows(actor.name)
         if row.state is STARTED
         and row.broker_id == node_id
         and row.remote_log_segment_id.id not in before
     ]
+    held = [row for row in begun if row.remote_log_segment_id.id in seen]
+    seen.update(row.remote_log_segment_id.id for row in begun)
+    return held
 
 
 def has_copied(scene: Scene, actor: Actor, held: RemoteLogSegmentMetadata, node_id: int) -> bool:

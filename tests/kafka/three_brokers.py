@@ -14,6 +14,7 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage, SegmentLineage
 from services.api.remote_log_manager import PartitionRole
 from services.api.segments import RemoteLogSegmentMetadata, SegmentLeaderEpoch
+from services.api.superseded import is_tail
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import list_segments
 from tests.harness.databases import Store
@@ -80,6 +81,7 @@ class Scene:
         unclean: the one that has also others, with two replicas.
         moves: leaders that the story has chosen.
         trims: how often records that the tier has were deleted from the brokers.
+        has_tails: the records of clean partitions are copied before their segments roll, too.
     """
 
     brokers: KafkaCluster
@@ -90,6 +92,7 @@ class Scene:
     unclean: list[Actor] = field(default_factory=list)
     moves: int = 0
     trims: int = 0
+    has_tails: bool = False
 
     @property
     def admin(self) -> ClusterAdmin:
@@ -177,11 +180,17 @@ class Scene:
             key=lambda row: (row.start_offset, row.end_offset),
         )
 
-    def copied_end(self, actor: Actor) -> int:
+    def copy_tails(self) -> None:
+        self.has_tails = True
+        for topic_id in {actor.name.topic_id for actor in self.clean}:
+            settings = {"sediment.tail.copy.ms": "1000"}
+            self.sidecars[0].rlmm.put_topic_config(topic_id, settings, now=True)
+
+    def copied_end(self, actor: Actor, *, with_tails: bool = False) -> int:
         """Return the end of what the tier has without a hole."""
         end = 0
         for row in self.finished(actor):
-            if row.start_offset <= end:
+            if row.start_offset <= end and (with_tails or not is_tail(row)):
                 end = max(end, row.end_offset + 1)
         return end
 
