@@ -101,7 +101,8 @@ def store_rows(database_url: str, many: ManySegments) -> None:
                 " reported_leader_epochs, reported_epoch_start_offsets, local_log_start_offset,"
                 " log_end_offset, high_watermark, last_stable_offset, only_local_bytes,"
                 " copied_through_offset, lag_bytes, local_trim_offset)"
-                " VALUES (%s, %s, '{0}', '{0}', 1, 0, 1, '{0}', '{0}', 0, %s, %s, %s, 0, %s, 0, 0)",
+                " VALUES (%s, %s, '{0}', '{0}', 1, 0, 1, '{0}', '{0}', 0, %s, %s, %s, 0, %s,"
+                " 0, -1)",
                 (many.topic_id, partition, end + 1, end + 1, end + 1, end - 1),
             )
         with cursor.copy(f"COPY segments ({_SEGMENT_COLUMNS}) FROM STDIN") as copy:

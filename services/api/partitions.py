@@ -57,6 +57,7 @@ def is_recorded(gaps: Sequence[OffsetGap], start_offset: int, end_offset: int) -
 
 
 NOTHING_COPIED = -1
+NEVER_TRIMMED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class PartitionReport:
             NOTHING_COPIED if there was none. While the tier is empty, the offset before the log's
             start when its copying began.
         lag_bytes: of the rolled segments that are not in the tier.
-        local_trim_offset: RLM deletes local records below it, or has; 0 if it never did. A stored
-            one never falls.
+        local_trim_offset: RLM deletes local records below it, or has; the local log's start when
+            they became RLM's to delete; NEVER_TRIMMED if they never were. A stored one never falls.
     """
 
     topic_id_partition: TopicIdPartition
@@ -95,7 +96,7 @@ class PartitionReport:
     only_local_bytes: int
     copied_through_offset: int
     lag_bytes: int = 0
-    local_trim_offset: int = 0
+    local_trim_offset: int = NEVER_TRIMMED
 
     def __post_init__(self) -> None:
         require_int32(self.broker_id, "broker_id", at_least=-1)
@@ -111,7 +112,8 @@ class PartitionReport:
         require(led, "leader_epochs", f"has {latest}, above leader_epoch {self.leader_epoch}")
         for name in ("high_watermark", "last_stable_offset", "local_trim_offset"):
             value = getattr(self, name)
-            require_int64(value, name)
+            at_least = NEVER_TRIMMED if name == "local_trim_offset" else 0
+            require_int64(value, name, at_least=at_least)
             fits = value <= self.log_end_offset
             require(fits, name, f"must not be above log_end_offset {self.log_end_offset}")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partitions import PartitionReport
+from services.api.partitions import NEVER_TRIMMED, PartitionReport
 from services.api.remote_log_manager import PartitionRole, Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
@@ -247,6 +247,10 @@ class ReportState:
     sent: SentReport | None = None
     draft: DraftReport | None = None
     local_trim_offset: int | None = None
+
+    @property
+    def trim_offset(self) -> int:
+        return NEVER_TRIMMED if self.local_trim_offset is None else self.local_trim_offset
 
 
 @dataclass

@@ -15,7 +15,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partitions import PartitionReport, PartitionState
+from services.api.partitions import NEVER_TRIMMED, PartitionReport, PartitionState
 from services.api.remote_log_metadata_manager import (
     MAX_REPORTED_EPOCHS,
     MAX_REPORTS,
@@ -116,7 +116,7 @@ def _draft_report(
         or draft.log is not log
         or draft.tier is not tier
         or draft.leader_epoch != epoch
-        or draft.report.local_trim_offset != (partition.report.local_trim_offset or 0)
+        or draft.report.local_trim_offset != (partition.report.trim_offset)
     ):
         report = _new_report(partition, broker_id, led, tier)
         draft = DraftReport(log, tier, begins_at, epoch, report)
@@ -150,7 +150,7 @@ def _new_report(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) 
         only_local_bytes=only_local_bytes,
         copied_through_offset=copied_through,
         lag_bytes=sum(segment.size_bytes for segment in partition.lagging(log, tier)),
-        local_trim_offset=partition.report.local_trim_offset or 0,
+        local_trim_offset=partition.report.trim_offset,
     )
 
 
@@ -266,7 +266,7 @@ class Reporter:
         """Return the trim that RLMM has recorded; RLMM is called once for each role."""
         if partition.report.local_trim_offset is None:
             self._read_stored(partition)
-        return partition.report.local_trim_offset or 0
+        return partition.report.trim_offset
 
     def report_all(self, partitions: Iterable[Partition]) -> None:
         """Report partitions that changed since their last report, or whose report gets old.
@@ -349,7 +349,7 @@ class Reporter:
         except RemoteStorageError:
             return 0  # New to RLMM; any other reason is in the outcome of the report.
         stored = state.report
-        partition.report.local_trim_offset = stored.local_trim_offset if stored else 0
+        partition.report.local_trim_offset = stored.local_trim_offset if stored else NEVER_TRIMMED
         return stored.report_number if stored else 0
 
     def _record_outcome(

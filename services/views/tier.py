@@ -193,7 +193,10 @@ def _lag_text(lag: CopyLag, now_ms: int) -> str:
         of += f" (at {set_at} the broker's own retention may delete what is not copied)"
     if lag.deleted_at_broker:
         deleted = counted(lag.deleted_at_broker, "partition")
-        of += f" (records of {deleted} were deleted at the broker alone)"
+        of += (
+            f" (records of {deleted} were deleted at the broker alone: `sediment topics "
+            "delete-records` deletes them from the tier)"
+        )
     if not (lag.lag_segments or lag.blocked_partitions or lag.earlier_histories):
         if lag.unchecked_partitions:
             return f"{of}: no lag was found, {_unchecked_text(lag)}"

@@ -250,8 +250,17 @@ def test_what_is_deleted_at_the_broker_stays_in_the_tier_until_both_are_told(kep
     records = consumed(sidecar.cluster, name)
     assert kept.set(f"{OWNER}=rlm", "local.retention.ms=86400000").returncode == 0
     copied = kept.wait_until_copied()
+    eventually_holds(lambda: _equal(kept.trim_offset(), 0), DEADLINE_MS)
     eventually(lambda: sidecar.describe(name).problems == (), DEADLINE_MS)
+    # To the border of a segment, before RLM's first trim.
     sidecar.cluster.delete_records(name.topic, 0, copied)
+    deleted = [ProblemKind.DELETED_AT_BROKER]
+    eventually_holds(lambda: _equal(kept.problems(), deleted), DEADLINE_MS)
+    status = " ".join(kept.run("status").stdout.split())
+    assert "records of 1 partition were deleted at the broker alone: `sediment topics" in status
+    command = f"sediment topics delete-records {name.topic}-0 --before {copied} --yes"
+    shown = sediment("partitions", name.topic, "--rlm", sidecar.process.address)
+    assert command in shown.stderr
     sidecar.process.kill()
     sidecar.process.start()
     eventually(lambda: sidecar.describe(name).local_log_start_offset == copied, DEADLINE_MS)
@@ -263,6 +272,7 @@ def test_what_is_deleted_at_the_broker_stays_in_the_tier_until_both_are_told(kep
     done = kept.run(*deleting, "--yes")
     assert done.returncode == 0, done.stderr
     assert kept.log_start() == copied == sidecar.local_start(name)
+    eventually_holds(lambda: _equal(kept.problems(), []), DEADLINE_MS)
 
 
 def commit(kept: Kept, group: str, offset: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from services.api.errors import CustomMetadataTooLargeError, RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partitions import NEVER_TRIMMED
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import RETRIABLE_ERRORS
@@ -79,8 +80,8 @@ def deleted_at_broker(
     RLM's own trims are recorded. If the broker deletes nothing by itself, all others were
     requested.
     """
-    name, trimmed = partition.topic_id_partition, partition.report.local_trim_offset or 0
-    is_ours = partition.trim.is_ours and trimmed > 0
+    name, trimmed = partition.topic_id_partition, partition.report.trim_offset
+    is_ours = partition.trim.is_ours and trimmed != NEVER_TRIMMED
     removed = log.log_start_offset if is_ours else log.removed_before_offset
     if tier.start_offset is None or max(tier.start_offset, tier.log_start_offset) >= removed:
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.offset_queries import RaisedLogStart
-from services.api.partitions import PartitionReport
+from services.api.partitions import NEVER_TRIMMED, PartitionReport
 from services.api.remote_log_manager import FetchError, Problem, ProblemKind
 from services.api.topic_config import LOCAL_RETENTION_OWNER, TopicConfig
 from services.common.cancellation import Flag
@@ -202,10 +202,10 @@ class LocalTrims:
         offset = trim_offset(log, tier, retention, self.now_ms(), largest_timestamp_ms)
         recorded = self.reporter.local_trim_offset(partition)
         # Where the log began when RLM took over is no deletion.
-        if offset <= log.log_start_offset and recorded:
+        if offset <= log.log_start_offset and recorded != NEVER_TRIMMED:
             return None
         report = report_of(partition, self.broker_id)
-        if report is None or offset == recorded == log.log_start_offset:
+        if report is None:
             return None
         report = replace(report, local_trim_offset=max(offset, recorded))
         return _Trim(partition, local, leadership, epoch, log, tier, offset, report)

@@ -10,7 +10,7 @@ from services.api.errors import ConcurrentUpdateError, DeletionRefusedError, Inv
 from services.api.holds import Mark
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.partitions import NEVER_TRIMMED, NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
 from services.api.topic_config import LOCAL_RETENTION_OWNER, LocalRetentionOwner
 from services.rlmm.changes import gaps, polled_log_rows
@@ -130,7 +130,7 @@ def store_report(connection: Connection, report: PartitionReport) -> AtRevision[
     if partition.delete_state == FINISHED.value:
         raise removed_partition(tp)
     fence(partition, tp, report.leader_epoch)
-    if report.local_trim_offset:
+    if report.local_trim_offset != NEVER_TRIMMED:
         _require_may_trim(connection, partition, report)
     stored = execute(connection, STORE_IF_LATER, _row_of(report)).fetchone()
     if stored is None:
@@ -198,7 +198,8 @@ def _require_may_trim(
     """
     row = execute(connection, _MAY_TRIM, key_values(partition.key)).fetchone()
     assert row is not None, "a partition's topic is there"
-    if report.local_trim_offset <= (row.local_trim_offset or 0):
+    stored = NEVER_TRIMMED if row.local_trim_offset is None else row.local_trim_offset
+    if report.local_trim_offset <= stored:
         return
     if row.owner != LocalRetentionOwner.RLM.value or partition.delete_state is not None:
         raise DeletionRefusedError(

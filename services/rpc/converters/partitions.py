@@ -15,6 +15,7 @@ from services.api.operations import (
     RecordedAnomaly,
 )
 from services.api.partitions import (
+    NEVER_TRIMMED,
     EventPage,
     EventQuery,
     OffsetGap,
@@ -94,7 +95,7 @@ def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
         result=pb.ReportedState(
             state=_state_to_proto(replace(outcome.value, report=None)),
             revision=outcome.revision,
-            local_trim_offset=stored.local_trim_offset if stored else 0,
+            local_trim_offset=stored.local_trim_offset if stored else NEVER_TRIMMED,
         )
     )
 

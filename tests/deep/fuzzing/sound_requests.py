@@ -268,6 +268,7 @@ class _Maker:
             last_stable_offset=draw(st.integers(0, end)),
             only_local_bytes=draw(st.integers(0, 1_000)),
             copied_through_offset=draw(st.integers(-1, LAST_OFFSET)),
+            local_trim_offset=-1,
         )
 
     def _endpoint(self) -> segment_pb.RlmEndpoint:
