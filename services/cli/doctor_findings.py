@@ -32,6 +32,7 @@ _CAUSES = {
     "kept state": ("store", "services", "rsm"),
     "brokers": ("database", "services", "rlmm", "rlm"),
     "readers": ("database", "services", "rlmm", "rlm"),
+    "local retention": ("database", "services", "rlmm", "rlm"),
 }
 """Maps a check to those whose failure explains that it got no answer."""
 

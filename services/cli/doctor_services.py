@@ -9,8 +9,16 @@ from functools import partial
 
 from cryptography import x509
 
+from services.api.errors import DeletionRefusedError
+from services.api.local_retention import LocalRetentionChange
+from services.api.offset_queries import OffsetService
 from services.api.remote_log_manager import CopyLag, Problem
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.topic_config import (
+    LOCAL_RETENTION_OWNER,
+    LocalRetentionOwner,
+    StoredTopicConfig,
+)
 from services.cli.connections import Call
 from services.cli.doctor_findings import (
     Check,
@@ -30,6 +38,7 @@ from services.views.endpoints import Endpoint, ServiceAddresses, Severity, is_re
 from services.views.texts import age_text
 from services.views.tier import UNMAINTAINED_MS, lag_line, upkeep_lines
 from services.views.tier_facts import Bounds, tier_facts
+from services.views.topics import TopicFigures, sum_topics
 from services.workflows.deployment_state import read_head
 
 EXPIRES_SOON = timedelta(days=14)
@@ -63,6 +72,8 @@ def service_checks(call: Call, addresses: ServiceAddresses) -> list[Check]:
         only_rlm = ServiceAddresses(rlm=addresses.rlm)
         checks.append(Check("brokers", partial(_check_brokers, call, only_rlm)))
         checks.append(Check("readers", partial(_check_readers, call, only_rlm)))
+    if addresses.rlm and addresses.rlmm:
+        checks.append(Check("local retention", partial(_check_local_retention, call)))
     return checks
 
 
@@ -241,6 +252,36 @@ def _check_readers(call: Call, addresses: ServiceAddresses) -> Iterator[Finding]
     if found and not any(problem for _, problem in found):
         text = f"{counted(len(found), 'announced address', 'announced addresses')}: reached"
         yield Finding("readers", Level.OK, text)
+
+
+def _check_local_retention(call: Call) -> Iterator[Finding]:
+    """Check the brokers' settings of the topics that RLM trims, and its user's rights to them."""
+    with call.rlmm_client() as rlmm, call.rlm_client() as rlm:
+        for topic in sum_topics(all_partitions(rlmm)).values():
+            stored = rlmm.topic_config(topic.topic_id)
+            if stored.config.is_trimmed_by_rlm:
+                yield _judge_local_retention(rlm, topic, stored)
+
+
+def _judge_local_retention(
+    rlm: OffsetService, topic: TopicFigures, stored: StoredTopicConfig
+) -> Finding:
+    """Let RLM check all that its owner's change needs, and change nothing."""
+    name, settings = "local retention", dict(stored.entries)
+    change = LocalRetentionChange(
+        topic.topic_id, topic.name, LocalRetentionOwner.RLM, settings=settings
+    )
+    try:
+        kept = rlm.set_local_retention_owner(change).as_entries()
+    except DeletionRefusedError as e:
+        next_step = "docs/use/sidecar.md#tls-and-sasl lists all rights that RLM's user needs"
+        return Finding(name, Level.FAIL, str(e), next_step)
+    if kept.items() <= settings.items():
+        text = f"topic {topic.name}: its brokers delete nothing, and RLM may change and trim it"
+        return Finding(name, Level.OK, text)
+    text = f"topic {topic.name}: its brokers delete by themselves what may not be in the tier"
+    again = f"sediment topics set {topic.name} {LOCAL_RETENTION_OWNER}=rlm"
+    return Finding(name, Level.WARN, text, again)
 
 
 def unreachable(address: str) -> str:
