@@ -208,7 +208,9 @@ class RemoteLogMetadataManager(Protocol):
             InvalidRequestError: another state; a topic id under another name; a lease out of
                 bounds, or of a broker that is not known.
             SegmentAlreadyExistsError: the id is there with other content.
-            InvalidStateTransitionError: the id is in a later state; the partition is being deleted.
+            InvalidStateTransitionError: the id is in a later state; the partition is being deleted;
+                the context's retention owner is the broker, and RLM looks after the topic
+                (sediment.local.retention.owner).
             FencedLeaderEpochError: the broker leader epoch is below the partition's highest.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """

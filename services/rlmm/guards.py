@@ -26,7 +26,12 @@ from services.api.segments import (
     RemoteLogSegmentState,
     predecessors,
 )
-from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
+from services.api.topic_config import (
+    LOCAL_RETENTION_OWNER,
+    RetentionOwner,
+    TopicConfig,
+    topic_config,
+)
 from services.api.validation import INT64_MAX
 from services.rlmm.database.db import PARTITIONS, execute, key_of, key_values
 from services.rlmm.database.rows import AnyRow, holds_of, live_holds, ms_of
@@ -292,6 +297,15 @@ class LockedPartition:
         """Raise DeletionRefusedError if another service than the context's owns retention."""
         state, caller = self.row.delete_state, context.retention_owner
         check_owner(self.topic_name, self._config(), state, caller)
+
+    def require_copier(self, context: MutationContext) -> None:
+        """Raise InvalidStateTransitionError if a broker copies a topic that RLM looks after."""
+        if context.retention_owner is RetentionOwner.BROKER and self._config().is_trimmed_by_rlm:
+            raise InvalidStateTransitionError(
+                f"topic {self.topic_name}: RLM copies it and deletes its local records "
+                f"({LOCAL_RETENTION_OWNER}=rlm), so that its brokers may not tier it; set "
+                "remote.storage.enable=false there, or unset the former"
+            )
 
     def require_rebuild(self) -> None:
         """Raise DeletionRefusedError unless a rebuild holds all topics."""

@@ -185,6 +185,7 @@ class _Additions:
         if stored is not None:
             return change.repeat(_added_before(stored, metadata))
         change.locked.require_expected(context)
+        change.locked.require_copier(context)
         raise_leader_epoch(partition, epoch)
         outcome = change.record(addition_event(metadata, epoch))
         partition.move_totals(None, metadata.state, metadata.segment_size_in_bytes)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.api.calls import MutationContext
 from services.api.errors import (
     ConcurrentUpdateError,
     DeletionRefusedError,
@@ -21,6 +22,7 @@ from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
 )
 from services.api.segments import segment_leader_epochs
+from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import (
     BROKER,
     MARKED,
@@ -29,6 +31,7 @@ from tests.contract.rlmm.segments import (
     PARTITION_STARTED,
     RlmmContractPart,
     put_deletion,
+    segment,
 )
 
 
@@ -217,6 +220,17 @@ class Reports(RlmmContractPart):
         put_deletion(self.rlmm, self.tp, MARKED)
         with pytest.raises(DeletionRefusedError, match="to be removed"):
             taken(self.rlmm, report_of(self.tp, local_trim_offset=40))
+
+    def test_a_broker_may_not_copy_what_rlm_looks_after(self) -> None:
+        self._give_local_records_to("rlm")
+        copy = segment(self.tp, 10, 19)
+        by_broker = MutationContext(retention_owner=RetentionOwner.BROKER)
+        with pytest.raises(InvalidStateTransitionError, match="owner=rlm"):
+            self.rlmm.add_remote_log_segment_metadata(copy, by_broker)
+        assert self.rlmm.add_remote_log_segment_metadata(copy).applied
+        self._give_local_records_to("broker")
+        other = segment(self.tp, 20, 29)
+        assert self.rlmm.add_remote_log_segment_metadata(other, by_broker).applied
 
     def test_a_trim_under_an_older_leader_epoch_is_fenced(self) -> None:
         self._give_local_records_to("rlm")

@@ -103,9 +103,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
             RemoteLogMetadataManagerStub::updateRemoteLogSegmentMetadata,
             UpdateRemoteLogSegmentMetadataRequest.newBuilder()
                 .setUpdate(Conversions.toMessage(update))
-                // RLMM keeps the objects of what the broker's rules delete for a while.
-                .setContext(context().toBuilder()
-                    .setRetentionOwner(RetentionOwner.RETENTION_OWNER_BROKER))
+                .setContext(context())
                 .build());
     }
 
@@ -271,8 +269,15 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
         });
     }
 
+    /**
+     * As the broker: RLMM keeps the objects of what its rules delete for a while, and refuses its
+     * copies of a topic that RLM looks after.
+     */
     private MutationContext context() {
-        return MutationContext.newBuilder().setReason("broker " + service().brokerId()).build();
+        return MutationContext.newBuilder()
+            .setReason("broker " + service().brokerId())
+            .setRetentionOwner(RetentionOwner.RETENTION_OWNER_BROKER)
+            .build();
     }
 
     private MetadataService service() {

@@ -17,6 +17,7 @@ import io.sediment.tieredstorage.v1.GetRemoteLogSegmentMetadataResponse;
 import io.sediment.tieredstorage.v1.ListRemoteLogSegmentsRequest;
 import io.sediment.tieredstorage.v1.ListRemoteLogSegmentsResponse;
 import io.sediment.tieredstorage.v1.RemoteLogMetadataManagerGrpc.RemoteLogMetadataManagerImplBase;
+import io.sediment.tieredstorage.v1.RetentionOwner;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -63,6 +64,8 @@ class SedimentRemoteLogMetadataManagerTest {
         AddRemoteLogSegmentMetadataRequest request = rlmm.adds.get(0);
         assertEquals(Conversions.toMessage(Samples.SEGMENT), request.getMetadata());
         assertEquals("broker 7", request.getContext().getReason());
+        assertEquals(
+            RetentionOwner.RETENTION_OWNER_BROKER, request.getContext().getRetentionOwner());
     }
 
     @Test
