@@ -46,6 +46,7 @@ from services.api.segment_batches import (
     SegmentImport,
     SegmentLookup,
     SegmentScan,
+    SourcePosition,
 )
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -61,8 +62,6 @@ MAX_UPDATE_BATCH = MAX_BATCH
 DEFAULT_PAGE_SIZE = 500
 MAX_PAGE_SIZE = 2000
 MAX_REPORTS = 100
-MAX_CLUSTER_ID_LENGTH = 255
-"""In characters; Kafka's own ids have 22."""
 MAX_REPORTED_EPOCHS = 50_000
 """Leader epochs of all reports of one call: both messages stay well below 4 MiB."""
 
@@ -457,11 +456,19 @@ class RemoteLogMetadataManager(Protocol):
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         """Import segments in any state, with their original times, for administrators.
 
-        Each item is one transaction, with one event for each new segment; `imports` is read item by
-        item. Adds partitions, raises the highest broker leader epoch of each to that of its
-        segments, and is not fenced by it. An equal segment is a repeat, within an item too, also if
-        it is in a later state by now: an import that broke off can be repeated, whatever retention
-        did meanwhile.
+        Each item is one transaction, with one event for each new or moved segment; `imports` is
+        read item by item. Adds partitions, raises the highest broker leader epoch of each to that
+        of its segments, and is not fenced by it. An equal segment is a repeat, within an item too,
+        also if it is in a later state by now: an import that broke off can be repeated, whatever
+        retention did meanwhile. One that is stored in an earlier state moves to that of the item,
+        past the states between, whatever holds and retention owner it has: its source has moved it.
+
+        The position of the item's source moves with it, if the stored one is `previous_position`.
+        If it is `position` already, the item was imported before, and all of it is a repeat. With a
+        position a partition may be in removal; one that was removed takes nothing, which is
+        counted. The deletions of partitions come last, and only forward; one that is to be finished
+        while segments are left is imported as DELETE_PARTITION_STARTED, so that removal deletes
+        them.
 
         All answers are then as if the segments had been added, and had reached their states, in
         this order. The earlier states of a segment are not known: only one in
@@ -475,11 +482,21 @@ class RemoteLogMetadataManager(Protocol):
 
         Raises; earlier items are committed and the item itself is rolled back; the message ends
         with the number of the item, from 1 on:
-            InvalidRequestError: an item without segments, with too many, with more than
-                MAX_IMPORTED_EPOCHS or of several partitions; another field of the context; a topic
-                id under another name.
-            SegmentAlreadyExistsError: the id is there with other content, or in an earlier state.
-            InvalidStateTransitionError: the partition is being deleted or was deleted.
+            InvalidRequestError: an item without segments and position, with too many, with more
+                than MAX_IMPORTED_EPOCHS, or without a position and of several partitions; another
+                field of the context; a topic id under another name.
+            SegmentAlreadyExistsError: the id is there with other content.
+            InvalidStateTransitionError: without a position: the partition is being deleted or was
+                deleted.
+            ConcurrentUpdateError: the stored position is another one.
+        """
+        ...
+
+    def list_source_positions(self, cluster_id: str = "") -> list[SourcePosition]:
+        """Return how far metadata topics have been imported, by cluster and partition.
+
+        Args:
+            cluster_id: only those of this cluster; "" for all.
         """
         ...
 

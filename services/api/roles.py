@@ -237,6 +237,8 @@ _RLMM: dict[str, Rule] = {
     "ListToolRuns": Rule(_roles(_W, _A), Topics.FILTER, filter="topic"),
     "RecordObjectDeletions": _of_partitions(_W),
     "ImportRemoteLogSegments": _of_partitions(_M),
+    # Of metadata topics, not of topics with data.
+    "ListSourcePositions": Rule(_roles(_M), Topics.NONE),
     "UndeletePartition": _of_partitions(_M),
     # Reading a segment from other bytes could take its records away.
     "ReplaceSegmentData": _of_partitions(_M),

@@ -9,7 +9,7 @@ from uuid import UUID
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require, require_between, require_int32, require_int64
 
@@ -25,6 +25,8 @@ MAX_HOLES = 200
 """The most ranges without a segment that an answer has, the longest first."""
 MAX_IMPORTED_EPOCHS = 50_000
 """The most leader epochs of one SegmentImport in total."""
+MAX_CLUSTER_ID_LENGTH = 255
+"""In characters; Kafka's own ids have 22."""
 CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
 """The most custom metadata that imports_of puts into one message, well below 4 MiB."""
 
@@ -250,15 +252,43 @@ class BinnedSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentImport:
-    """The item of import_remote_log_segments: up to MAX_BATCH segments of one partition.
+class SourcePosition:
+    """How far one partition of another system's metadata topic has been imported.
 
     Attributes:
+        topic_id, partition: of the metadata topic. A topic that is made anew has another id.
+        next_offset: of the first record that has not been imported.
+    """
+
+    cluster_id: str
+    topic_id: UUID
+    partition: int
+    next_offset: int
+
+    def __post_init__(self) -> None:
+        most = MAX_CLUSTER_ID_LENGTH
+        require(1 <= len(self.cluster_id) <= most, "cluster_id", f"must be 1 to {most} characters")
+        require_int32(self.partition, "partition")
+        require_int64(self.next_offset, "next_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentImport:
+    """The item of import_remote_log_segments.
+
+    Attributes:
+        segments: up to MAX_BATCH. Of one partition, unless there is a position.
         context: only its reason and plan_id may be set.
+        partition_deletes: of the source, after those of the segments; as many at most.
+        position: of the source, after this item.
+        previous_position: the stored one before this item; None if there is none.
     """
 
     segments: tuple[RemoteLogSegmentMetadata, ...]
     context: MutationContext = NO_CONTEXT
+    partition_deletes: tuple[RemotePartitionDeleteMetadata, ...] = ()
+    position: SourcePosition | None = None
+    previous_position: SourcePosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +298,22 @@ class ImportedSegments:
     Attributes:
         imported: new segments.
         repeated: segments that existed with the same content, perhaps in a later state.
+        moved: segments, and deletions of partitions, that were moved to a later state.
+        of_removed_partitions: segments that were left out: their partition was removed.
     """
 
     imported: int = 0
     repeated: int = 0
+    moved: int = 0
+    of_removed_partitions: int = 0
 
     def __add__(self, other: "ImportedSegments") -> "ImportedSegments":
-        return ImportedSegments(self.imported + other.imported, self.repeated + other.repeated)
+        return ImportedSegments(
+            self.imported + other.imported,
+            self.repeated + other.repeated,
+            self.moved + other.moved,
+            self.of_removed_partitions + other.of_removed_partitions,
+        )
 
 
 def imports_of(

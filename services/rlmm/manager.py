@@ -59,6 +59,7 @@ from services.api.segment_batches import (
     SegmentImport,
     SegmentLookup,
     SegmentScan,
+    SourcePosition,
 )
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -79,6 +80,7 @@ from services.rlmm.changes import (
     polled_log_rows,
     replacements,
     segment_changes,
+    source_positions,
     topic_configs,
 )
 from services.rlmm.changes.batch import change_partition
@@ -254,6 +256,10 @@ class SqlRemoteLogMetadataManager:
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         return import_all(self._transactions, self._limits, imports)
+
+    def list_source_positions(self, cluster_id: str = "") -> list[SourcePosition]:
+        check_text(cluster_id, "cluster_id")
+        return self._transactions.read(source_positions.list_positions, cluster_id)
 
     def on_partition_leadership_changes(
         self,

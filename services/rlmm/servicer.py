@@ -75,6 +75,8 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         imports = map(import_from_proto, request_iterator)
         return imported_to_proto(self.manager.import_remote_log_segments(imports))
 
+    ListSourcePositions = served(Contract.list_source_positions)
+
     def OnPartitionLeadershipChanges(
         self, request: pb.OnPartitionLeadershipChangesRequest, context: grpc.ServicerContext
     ) -> pb.OnPartitionLeadershipChangesResponse:

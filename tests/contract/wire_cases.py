@@ -47,6 +47,7 @@ RLMM = {
     "ListToolRuns": "test_pages_of_runs_follow_each_other",
     "RecordObjectDeletions": "test_each_deleted_object_is_an_event_with_its_key",
     "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
+    "ListSourcePositions": "test_a_source_moves_with_what_is_imported",
     "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark",
     "ReplaceSegmentData": "test_a_replaced_segment_stays_finished_with_the_new_bytes",
     "ResetLeaderEpoch": "test_the_epoch_that_it_has_is_a_repeat",

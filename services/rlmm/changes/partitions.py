@@ -16,7 +16,8 @@ from services.api.partitions import (
     RemotePartitionDeleteState,
     delete_predecessor,
 )
-from services.api.remote_log_metadata_manager import MAX_CLUSTER_ID_LENGTH, PartitionLeadership
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.segment_batches import MAX_CLUSTER_ID_LENGTH
 from services.api.validation import require
 from services.rlmm.changes import gaps
 from services.rlmm.changes.audit import Event

@@ -38,7 +38,7 @@ from services.rlmm.changes.batch import (
 )
 from services.rlmm.changes.locked_partitions import LockedPartitions, ensure_partitions
 from services.rlmm.database import epoch_index
-from services.rlmm.database.db import PartitionKey, Transactions, execute, key_of, key_values
+from services.rlmm.database.db import PartitionKey, Transactions, key_of, partition_row, run
 from services.rlmm.database.limits import Limits, check_storable
 from services.rlmm.database.rows import (
     AnyRow,
@@ -68,59 +68,74 @@ _VISIBILITY = {
 
 
 _HIGHEST_OFFSETS = """
-    SELECT leader_epoch, highest_offset FROM highest_offsets
-    WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-        AND leader_epoch = ANY(%(epochs)s)"""
+    SELECT h.topic_id, h.partition, h.leader_epoch, h.highest_offset
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, leader_epoch int)
+    CROSS JOIN LATERAL (
+        SELECT * FROM highest_offsets
+        WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+            AND leader_epoch = wanted.leader_epoch
+        LIMIT 1
+    ) AS h"""
+
+_EpochKey: TypeAlias = tuple[PartitionKey, int]
 
 
-def index_in_order(connection: Connection, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """Index imported segments in this order, as if they had been added and the finished ones
-    published.
+def index_in_order(
+    connection: Connection,
+    added: Sequence[RemoteLogSegmentMetadata],
+    finished: Sequence[RemoteLogSegmentMetadata],
+) -> None:
+    """Index imported segments as if they had been added and then published in this order.
+
+    Args:
+        finished: which come finished, or were added earlier and finish now.
     """
-    copies = [s for s in segments if s.state not in (FINISHED, DELETE_FINISHED)]
-    epoch_index.add(connection, copies)
-    finished = [s for s in segments if s.state is FINISHED]
-    for run in _runs(finished, _highest_offsets(connection, finished)):
-        epoch_index.add(connection, run)
-        epoch_index.publish(connection, [each.remote_log_segment_id for each in run])
+    if indexed := [each for each in added if each.state is not DELETE_FINISHED]:
+        epoch_index.add(connection, indexed)
+    if finished:
+        for some in _runs(finished, _highest_offsets(connection, finished)):
+            epoch_index.publish(connection, [each.remote_log_segment_id for each in some])
 
 
 def _runs(
-    segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[int, int]
+    segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[_EpochKey, int]
 ) -> Iterator[list[RemoteLogSegmentMetadata]]:
     """Split the segments into runs that `publish` accepts at once, and single segments.
 
     Args:
-        highest_offsets: by leader epoch, the highest offset finished before the first segment.
+        highest_offsets: of each partition's leader epochs, the highest offset that finished before
+            the first segment; it is raised on the way.
     """
-    highest_offsets = dict(highest_offsets)
-    run: list[RemoteLogSegmentMetadata] = []
+    some: list[RemoteLogSegmentMetadata] = []
     for segment in segments:
-        ranges = segment.epoch_ranges()
-        if all(highest_offsets.get(epoch, -1) < start <= end for epoch, start, end in ranges):
-            run.append(segment)
+        key, ranges = key_of(segment.topic_id_partition), segment.epoch_ranges()
+        if all(highest_offsets.get((key, it), -1) < start <= end for it, start, end in ranges):
+            some.append(segment)
         else:
-            if run:
-                yield run
+            if some:
+                yield some
             yield [segment]
-            run = []
-        for epoch, _, end in ranges:
-            highest_offsets[epoch] = max(highest_offsets.get(epoch, -1), end)
-    if run:
-        yield run
+            some = []
+        for it, _, end in ranges:
+            highest_offsets[key, it] = max(highest_offsets.get((key, it), -1), end)
+    if some:
+        yield some
 
 
 def _highest_offsets(
     connection: Connection, segments: Sequence[RemoteLogSegmentMetadata]
-) -> dict[int, int]:
+) -> dict[_EpochKey, int]:
     """Read the highest finished offset of each leader epoch that the segments have."""
-    if not segments:
-        return {}
-    key = key_of(segments[0].topic_id_partition)
-    epochs = {each.leader_epoch for segment in segments for each in segment.segment_leader_epochs}
-    values = {**key_values(key), "epochs": list(epochs)}
-    rows = execute(connection, _HIGHEST_OFFSETS, values)
-    return {row.leader_epoch: row.highest_offset for row in rows}
+    wanted = {
+        (key_of(segment.topic_id_partition), each.leader_epoch)
+        for segment in segments
+        for each in segment.segment_leader_epochs
+    }
+    rows = [{**partition_row(key), "leader_epoch": epoch} for key, epoch in wanted]
+    return {
+        ((row.topic_id, row.partition), row.leader_epoch): row.highest_offset
+        for row in run(connection, _HIGHEST_OFFSETS, rows)
+    }
 
 
 MAX_ADDED_EPOCHS = 50_000

@@ -12,6 +12,7 @@
       └──< holds                                               what keeps data; also of all topics
     anomalies                                                  also of what no row names
     rlm_endpoints                                              where the RLMs are reached
+    source_positions                                           how far metadata topics are imported
     deployment                                                 one row: the deployment's id
 
 `partitions` is the lock: every change of a partition locks its row first. A new database gets these
@@ -473,6 +474,18 @@ Table(
     _required("instance_id", Uuid, comment="of the process"),
     _required("lease_until", _TIME, comment="the process lives until then at least"),
     _check("broker_id", "broker_id >= 0"),
+)
+
+# How far each partition of another cluster's metadata topic has been imported.
+Table(
+    "source_positions",
+    METADATA,
+    _key("cluster_id", Text),
+    _key("partition", INTEGER, comment="of the metadata topic"),
+    _required("topic_id", Uuid, comment="of the metadata topic"),
+    _required("next_offset", BigInteger),
+    _required("imported_at", _TIME, server_default=_NOW),
+    _check("next_offset", "partition >= 0 AND next_offset >= 0"),
 )
 
 # The one row with the deployment's id, which is also in the objects' marker.

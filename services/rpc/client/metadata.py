@@ -103,6 +103,7 @@ class RemoteLogMetadataManagerClient(ContractClient):
             call_with_stream(method, messages, self._peer, BULK_TIMEOUT_S)
         )
 
+    list_source_positions = unary(Contract.list_source_positions)
     on_partition_leadership_changes = unary(Contract.on_partition_leadership_changes)
     on_stop_partitions = unary(Contract.on_stop_partitions)
     announce_endpoint = unary(Contract.announce_endpoint, _timeout_of_renewal_s)

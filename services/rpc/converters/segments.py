@@ -24,6 +24,7 @@ from services.api.segment_batches import (
     SegmentImport,
     SegmentLookup,
     SegmentScan,
+    SourcePosition,
 )
 from services.rpc.converters.fields import converters, register_message
 from services.rpc.converters.shared import (
@@ -45,6 +46,7 @@ scan_to_proto, scan_from_proto = converters(SegmentScan, pb.ScanRemoteLogSegment
 segment_batch_to_proto, segment_batch_from_proto = converters(
     SegmentBatch, pb.ScanRemoteLogSegmentsResponse
 )
+converters(SourcePosition, pb.SourcePosition)
 import_to_proto, import_from_proto = converters(SegmentImport, pb.ImportRemoteLogSegmentsRequest)
 imported_to_proto, imported_from_proto = converters(
     ImportedSegments, pb.ImportRemoteLogSegmentsResponse, names={"repeated": "repeated_segments"}

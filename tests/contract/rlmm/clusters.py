@@ -9,11 +9,11 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
-    MAX_CLUSTER_ID_LENGTH,
     PartitionLeadership,
     RemoteLogMetadataManager,
     all_partitions,
 )
+from services.api.segment_batches import MAX_CLUSTER_ID_LENGTH
 from tests.contract.rlmm.repairs import summary_of
 from tests.contract.rlmm.segments import (
     BROKER,

@@ -9,6 +9,7 @@ import pytest
 
 from services.api.calls import NO_CONTEXT, MutationContext
 from services.api.errors import (
+    ConcurrentUpdateError,
     CustomMetadataTooLargeError,
     FencedLeaderEpochError,
     InvalidRequestError,
@@ -17,9 +18,23 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partitions import EventQuery
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_events
-from services.api.segment_batches import MAX_BATCH, ImportedSegments, SegmentImport
+from services.api.partitions import (
+    EventQuery,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import (
+    PartitionSummary,
+    RemoteLogMetadataManager,
+    all_events,
+    all_partitions,
+)
+from services.api.segment_batches import (
+    MAX_BATCH,
+    ImportedSegments,
+    SegmentImport,
+    SourcePosition,
+)
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import (
@@ -224,13 +239,130 @@ class SegmentImports(RlmmContractPart):
             below,
         )
 
-    def test_an_earlier_state_is_other_content(self) -> None:
+    def test_a_segment_in_an_earlier_state_moves_forward(self) -> None:
+        only = self.add(self.segment(0, 9))
+        finished = replace(only, state=FINISHED, custom_metadata=b"x", event_timestamp_ms=9)
+        assert take_over(self.rlmm, [finished], context=WHY) == ImportedSegments(moved=1)
+        assert self.id_at(0, 5) == id_of(only)
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 9
+        gone = replace(finished, state=DELETE_FINISHED, broker_id=OTHER_BROKER)
+        assert take_over(self.rlmm, [finished, gone, gone]) == ImportedSegments(0, 2, 1)
+        assert self.ids() == []
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 9
+        found = self.rlmm.remote_log_segment_metadata_by_id(self.tp, [id_of(only)])
+        assert found.value == (gone,)
+        trail = list(all_events(self.rlmm, EventQuery(self.tp)))
+        assert [(e.from_state, e.to_state) for e in trail] == [
+            ("", "COPY_SEGMENT_STARTED"),
+            ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"),
+            ("COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_FINISHED"),
+        ]
+        assert (trail[1].reason, trail[1].plan_id) == ("moved house", "import-1")
+
+    def test_a_segment_passes_all_states_within_one_message(self) -> None:
+        made = [self.segment(start, start + 9) for start in (0, 10)]
+        lives = [
+            replace(each, state=state)
+            for state in (STARTED, FINISHED, DELETE_STARTED, DELETE_FINISHED)
+            for each in made
+            if state in (STARTED, FINISHED) or each is made[0]
+        ]
+        assert take_over(self.rlmm, lives) == ImportedSegments(2, 0, 4)
+        assert self.ids() == [id_of(made[1])]
+        assert self.rlmm.highest_offset_for_epoch(self.tp, 0).value == 19
+        totals = self.summary().totals
+        assert (totals.finished_segments, totals.live_segments) == (1, 1)
+
+    def test_a_copy_that_finishes_after_a_deletion_takes_its_place(self) -> None:
+        first, second = self.segment(0, 19), self.segment(5, 9)
+        lives = [replace(first, state=FINISHED), replace(first, state=DELETE_STARTED)]
+        take_over(self.rlmm, [*lives, replace(second, state=FINISHED)])
+        assert [self.id_at(0, offset) for offset in (4, 5, 9, 12)] == [
+            None,
+            id_of(second),
+            id_of(second),
+            None,
+        ]
+
+    def test_a_move_with_other_content_is_refused(self) -> None:
         only = self.add(self.segment(0, 9))
         with pytest.raises(SegmentAlreadyExistsError, match="in COPY_SEGMENT_STARTED"):
-            take_over(self.rlmm, [replace(only, state=FINISHED)])
-        with pytest.raises(SegmentAlreadyExistsError):
-            take_over(self.rlmm, [only, replace(only, state=DELETE_STARTED)])
+            take_over(self.rlmm, [replace(only, state=FINISHED, end_offset=8)])
         assert self.revision() == 1
+
+    def test_a_source_moves_with_what_is_imported(self) -> None:
+        other = TopicIdPartition(uuid4(), "payments", 3)
+        made = [self.segment(0, 9), segment(other, 0, 9, state=FINISHED)]
+        cluster = str(uuid4())
+        first = SourcePosition(cluster, uuid4(), 7, 10)
+        item = SegmentImport(tuple(made), position=first)
+        assert self.rlmm.import_remote_log_segments([item]) == ImportedSegments(2)
+        assert self.rlmm.import_remote_log_segments([item]) == ImportedSegments(0, 2)
+        second = replace(first, next_offset=11)
+        moved = (replace(made[0], state=FINISHED),)
+        item = SegmentImport(moved, position=second, previous_position=first)
+        assert self.rlmm.import_remote_log_segments([item]) == ImportedSegments(moved=1)
+        nothing = SegmentImport(
+            (), position=replace(first, next_offset=12), previous_position=second
+        )
+        assert self.rlmm.import_remote_log_segments([nothing]) == ImportedSegments()
+        assert nothing.position in self.rlmm.list_source_positions()
+        assert self.rlmm.list_source_positions(cluster) == [nothing.position]
+        assert self.rlmm.list_source_positions("another") == []
+
+    def test_an_import_from_another_position_changes_nothing(self) -> None:
+        first = SourcePosition(str(uuid4()), uuid4(), 7, 10)
+        self.rlmm.import_remote_log_segments([SegmentImport((self.segment(0, 9),), position=first)])
+        further = replace(first, next_offset=20)
+        for previous in (
+            None,
+            replace(first, next_offset=9),
+            replace(first, topic_id=uuid4()),
+        ):
+            item = SegmentImport((self.segment(10, 19),), WHY, (), further, previous)
+            with pytest.raises(ConcurrentUpdateError, match="another import runs"):
+                self.rlmm.import_remote_log_segments([item])
+        elsewhere = replace(further, partition=8)
+        item = SegmentImport((self.segment(10, 19),), WHY, (), elsewhere, first)
+        with pytest.raises(ConcurrentUpdateError, match="no position is stored"):
+            self.rlmm.import_remote_log_segments([item])
+        assert self.revision() == 1
+        assert self.rlmm.list_source_positions(first.cluster_id) == [first]
+
+    def test_deletions_of_partitions_are_imported_forward(self) -> None:
+        only = self.segment(0, 9, state=FINISHED)
+        position = SourcePosition(str(uuid4()), uuid4(), 0, 0)
+
+        def take(
+            segments: tuple[RemoteLogSegmentMetadata, ...], *states: RemotePartitionDeleteState
+        ) -> ImportedSegments:
+            nonlocal position
+            before = position if position.next_offset else None
+            position = replace(position, next_offset=position.next_offset + 1)
+            deletes = tuple(
+                RemotePartitionDeleteMetadata(self.tp, state, 5, OTHER_BROKER) for state in states
+            )
+            item = SegmentImport(segments, NO_CONTEXT, deletes, position, before)
+            return self.rlmm.import_remote_log_segments([item])
+
+        assert take((only,), MARKED) == ImportedSegments(1, 0, 1)
+        assert self.state_of_deletion() is MARKED
+        # Its segments are not all deleted: ours does that.
+        assert take((), PARTITION_STARTED, PARTITION_FINISHED, MARKED).moved == 1
+        assert self.state_of_deletion() is PARTITION_STARTED
+        gone = replace(only, state=DELETE_FINISHED)
+        assert take((gone,), PARTITION_FINISHED).moved == 2
+        assert take((self.segment(10, 19),)) == ImportedSegments(of_removed_partitions=1)
+        with pytest.raises(RemoteResourceNotFoundError):
+            self.rlmm.list_remote_log_segments(self.tp)
+
+    def state_of_deletion(self) -> RemotePartitionDeleteState | None:
+        return self.summary().delete_state
+
+    def summary(self) -> PartitionSummary:
+        tp = self.tp
+        found = all_partitions(self.rlmm, topic=tp.topic)
+        return next(each for each in found if each.topic_id_partition == tp)
 
     def test_each_new_segment_is_an_event_with_the_reason(self) -> None:
         made = [
@@ -323,6 +455,21 @@ class ImportRefusals(RlmmContractPart):
         long = self.segment(0, 9, custom_metadata=bytes(129))
         with pytest.raises(CustomMetadataTooLargeError, match=r"^segments\[1\]\.custom_metadata: "):
             take_over(self.rlmm, [self.segment(10, 19), long])
+        self._require_unknown()
+
+    def test_what_belongs_to_a_source_needs_its_position(self) -> None:
+        deletes = (RemotePartitionDeleteMetadata(self.tp, MARKED, 1, 1),)
+        for item in (
+            SegmentImport((self.segment(0, 9),), partition_deletes=deletes),
+            SegmentImport(
+                (self.segment(0, 9),), previous_position=SourcePosition("c", uuid4(), 0, 1)
+            ),
+        ):
+            with pytest.raises(InvalidRequestError, match=r"^position: must be set with"):
+                self.rlmm.import_remote_log_segments([item])
+        many = SegmentImport((), NO_CONTEXT, deletes * 1001, SourcePosition("c", uuid4(), 0, 1))
+        with pytest.raises(InvalidRequestError, match=r"^partition_deletes: must be at most 1000"):
+            self.rlmm.import_remote_log_segments([many])
         self._require_unknown()
 
     @pytest.mark.parametrize(

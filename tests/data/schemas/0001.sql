@@ -276,6 +276,15 @@ CREATE TABLE holds (
     CONSTRAINT ck_holds_offsets CHECK (
         0 <= first_offset AND (last_offset IS NULL OR first_offset <= last_offset))
 );
+CREATE TABLE source_positions (
+    cluster_id text NOT NULL,
+    partition integer NOT NULL,
+    topic_id uuid NOT NULL,
+    next_offset bigint NOT NULL,
+    imported_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT pk_source_positions PRIMARY KEY (cluster_id, partition),
+    CONSTRAINT ck_source_positions_next_offset CHECK (partition >= 0 AND next_offset >= 0)
+);
 CREATE TABLE deployment (
     is_only_row boolean NOT NULL DEFAULT true,
     deployment_id uuid NOT NULL,

@@ -243,7 +243,9 @@ class Model:
             require(segment.topic_id_partition == tp, "segments", "of several partitions")
         change = self.partition_to_add(tp).imported(segments, context)
         self.store(tp, change)
-        return ImportedSegments(len(change.events), len(segments) - len(change.events))
+        moved = sum(event.from_state is not None for event in change.events)
+        changed = len(change.events)
+        return ImportedSegments(changed - moved, len(segments) - changed, moved)
 
     # --- changes of partitions and topics -----------------------------------------------------
 

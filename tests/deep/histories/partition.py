@@ -411,19 +411,22 @@ class Partition(KafkaCache):
     def imported(
         self, segments: Sequence[RemoteLogSegmentMetadata], context: MutationContext
     ) -> Change:
-        """Add each new segment in its state; an event for each of them."""
+        """Add each new segment in its state, move each earlier one to it; an event for each."""
         if self.delete_state is not None:
             raise InvalidStateTransitionError("the partition is being deleted")
-        new: dict[UUID, RemoteLogSegmentMetadata] = {}
-        for segment in segments:
-            segment_id = segment.remote_log_segment_id.id
-            stored = self.segments.get(segment_id)
-            stored = stored or new.setdefault(segment_id, self.as_taken(segment))
-            if not self.is_same(stored, segment):
-                raise SegmentAlreadyExistsError("the segment exists with other content")
         after, events = self, list[Event]()
-        for segment in new.values():
-            change = after._with_segment(segment, None, context, segment.broker_leader_epoch)
+        for segment in segments:
+            stored = after.segments.get(segment.remote_log_segment_id.id)
+            if stored is not None and self.is_same(stored, segment):
+                continue
+            if stored is not None and stored.state is segment.state:
+                raise SegmentAlreadyExistsError("the segment exists with other content")
+            if stored is not None and not self.is_same(segment, stored):
+                raise SegmentAlreadyExistsError("the segment exists with other content")
+            before = None if stored is None else stored.state
+            kept_until_ms = None if stored is None else stored.kept_until_ms
+            taken = replace(self.as_taken(segment), kept_until_ms=kept_until_ms)
+            change = after._with_segment(taken, before, context, segment.broker_leader_epoch)
             after, events = change.partition, [*events, *change.events]
         return Change(after, MutationOutcome(bool(events), after.revision), tuple(events))
 
