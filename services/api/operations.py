@@ -133,7 +133,8 @@ class RunKind(Enum):
     """What a tool did: deleted segments, verified them, or maintained the database.
 
     RETENTION deletes what retention no longer keeps, REMOVAL marked partitions. RECONCILE compares
-    objects with metadata, SCRUB reads all bytes. MAINTENANCE purges old rows.
+    objects with metadata, SCRUB reads all bytes. MAINTENANCE purges old rows. COPY copies segments
+    from one location to another.
     """
 
     RETENTION = "RETENTION"
@@ -141,6 +142,7 @@ class RunKind(Enum):
     RECONCILE = "RECONCILE"
     SCRUB = "SCRUB"
     MAINTENANCE = "MAINTENANCE"
+    COPY = "COPY"
 
 
 SWEEPS = (RunKind.RETENTION, RunKind.REMOVAL)

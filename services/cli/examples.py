@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ship": (_DIRECTORY, f"{_DIRECTORY} --retry-for 10m"),
     "sweep retention": ("--topic payments", "--topic payments --apply --max-size 1TiB"),
     "sweep removal": ("", "--apply --grace 1d"),
+    "copy": ("--adopt", "--adopt --topic payments --rate 100MiB", "--to /mnt/tier"),
     "drain": ("--timeout 10m", "--cancel"),
     "reconcile": ("", "--delete --grace 2d"),
     "scrub": ("--rate 100MiB", "--part 3/28"),

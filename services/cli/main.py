@@ -49,6 +49,7 @@ GROUPS = {
         "holds": ("holds", "Keep offsets from deletion, and list what is kept."),
         "ship": ("ship", "Copy every rolled segment that is not in the tier yet, once."),
         "sweep": ("sweep", "Expire segments or remove partitions in bulk."),
+        "copy": ("copy", "Copy finished segments to another layout, and verify each."),
         "drain": ("drain", "Let an RLM finish copies and deletions and start none."),
     },
     "Repair": {

@@ -22,6 +22,8 @@ AIVEN_SUFFIXES: Mapping[str, str] = {
     "indexes": ".indexes",
     "manifest": ".rsm-manifest",
 }
+LOCAL_FOLDER = "kafka-tiered-storage/"
+"""What LocalTieredStorage makes in its directory."""
 _TEMPLATE_FIELDS = {"topic", "topic_id", "partition", "offset", "segment_id"}
 _SUFFIXES = {
     SegmentFile.LOG: ".log",

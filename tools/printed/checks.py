@@ -149,6 +149,24 @@ _VERIFIED = fields(
     },
 )
 
+_COPY = fields(
+    "A copy of segments to another layout.",
+    {
+        "run_id": RUN_ID,
+        "target": text("own, or the directory of --to."),
+        "topics": list_of(text("A topic's name."), "The topics; empty: all."),
+        "rate_bytes_per_s": integer("The most bytes that were read in a second; 0: any."),
+        "copied": integer("Segments that were copied and verified."),
+        "copied_bytes": integer("The bytes of their logs."),
+        "present": integer("Segments that were copied before."),
+        "gone": integer("Segments that were deleted meanwhile."),
+        "failed": integer("Segments that were not copied."),
+        "reasons": list_of(text("A reason."), "Why they were not; the first of them."),
+        "sources_deleted": integer("Segments without an object in the location of the source."),
+        "sources_left": list_of(text("A failure."), "Why a source was not deleted."),
+    },
+)
+
 _VERIFY = fields(
     "The segments of one partition, read and verified.",
     PARTITION
@@ -340,6 +358,7 @@ DOCUMENTS = (
     Document(("usage",), _USAGE, is_listed=True),
     Document(("reconcile",), (_RECONCILE,)),
     Document(("scrub",), (_SCRUB,)),
+    Document(("copy",), (_COPY,)),
     Document(("verify",), (_VERIFY,)),
     Document(("verified",), (_VERIFIED,), is_listed=True),
     Document(("anomalies",), (ANOMALY,), is_listed=True),

@@ -1,0 +1,143 @@
+"""Copy segments into the own layout or out of it: `sediment copy`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from services.cli.command import quantity
+from services.cli.connections import Call, command_group, completed, with_services
+from services.cli.names import find_topic
+from services.cli.output import EXIT_FAILED, CommandError, progress, say
+from services.cli.reconcile import Rate, pace_of
+from services.common.quantities import DURATION_MS, counted
+from services.rsm.leaving import LocalTieredStorageDirectory
+from services.views.texts import size_text
+from services.workflows.adoption import Adoption, delete_sources
+from services.workflows.copy_segments import (
+    PARALLEL,
+    Copied,
+    CopyPlan,
+    CopyTarget,
+    SegmentCopy,
+)
+from services.workflows.deletion import REPLACED_STAY_MS
+from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S
+
+app = command_group()
+
+
+@app.command()
+@with_services("rsm", "rlmm")
+def copy(
+    call: Call,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt", help="Copy the segments that another storage wrote into RSM's own layout."
+        ),
+    ] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Copy all segments into this directory of Kafka's LocalTieredStorage.",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC",
+            autocompletion=completed("TOPIC"),
+            help="Only this topic, for example orders, or TOPIC_ID:orders if several topics have "
+            "had this name; may be repeated.",
+        ),
+    ] = None,
+    rate: Rate = DEFAULT_RATE_BYTES_PER_S,
+    parallel: Annotated[
+        int, typer.Option(min=1, max=64, help="Partitions that are copied side by side.")
+    ] = PARALLEL,
+    delete_source: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            metavar="LOCATION",
+            help="With --adopt: afterwards delete what adopted segments have in this location, "
+            "which must not be read-only.",
+        ),
+    ] = None,
+    wait_ms: Annotated[
+        int,
+        quantity(
+            "--wait",
+            DURATION_MS,
+            "Before --delete-source deletes: readers may use earlier look-ups for so long.",
+        ),
+    ] = REPLACED_STAY_MS,
+) -> None:
+    """Copy finished segments to another layout, and verify each.
+
+    With --adopt a segment is read from the copy as soon as that was verified; what the other
+    storage wrote stays, unless --delete-source is given. With --to nothing but the directory
+    changes. Run it again to continue with what has no verified copy.
+
+    \b
+    Exit codes:
+      3  a segment was not copied, or a source was not deleted (each is named),
+         or a service failed; run the command again
+    """
+    if adopt == (to is not None):
+        raise CommandError("give either --adopt or --to DIRECTORY")
+    if to is not None and not to.is_dir():
+        raise CommandError(f"--to: there is no directory {to}")
+    if delete_source is not None and not adopt:
+        raise CommandError("--delete-source goes with --adopt")
+    run_id, not_deleted = uuid4().hex, list[str]()
+    with call.tier_clients() as (store, _, metadata):
+        found = [find_topic(metadata, text) for text in topic or []]
+        plan = CopyPlan(run_id, {each.topic_id: each.name for each in found}, parallel)
+        target: CopyTarget = Adoption(metadata, store, run_id)
+        if to is not None:
+            target = LocalTieredStorageDirectory(to)
+        with progress() as show:
+            done = SegmentCopy(
+                metadata, store, target, plan, pace_of(rate), lambda done: show(_progress_of(done))
+            ).run()
+        deleted = 0
+        if delete_source is not None:
+            say(f"sources are deleted in {counted(wait_ms // 1000, 'second')}")
+            time.sleep(wait_ms / 1000)
+            for error in delete_sources(metadata, store, delete_source, plan.topics):
+                deleted += error is None
+                not_deleted += [] if error is None else [str(error)]
+    document = {
+        "run_id": run_id,
+        "target": "own" if to is None else str(to),
+        "topics": sorted(plan.topics.values()),
+        "rate_bytes_per_s": rate,
+        "copied": done.copied,
+        "copied_bytes": done.copied_bytes,
+        "present": done.present,
+        "gone": done.gone,
+        "failed": done.failed,
+        "reasons": done.reasons,
+        "sources_deleted": deleted,
+        "sources_left": not_deleted,
+    }
+    rows = [
+        ("copied and verified", done.copied),
+        ("copied", size_text(done.copied_bytes)),
+        ("copied before", done.present),
+        ("deleted meanwhile", done.gone),
+        ("not copied", done.failed),
+        *([] if delete_source is None else [("without a source", deleted)]),
+    ]
+    call.show(document, ("Copied", ("", ""), rows), lines=[*done.reasons, *not_deleted])
+    raise typer.Exit(EXIT_FAILED if done.failed or not_deleted else 0)
+
+
+def _progress_of(done: Copied) -> str:
+    return f"{counted(done.copied, 'segment')} copied, {size_text(done.copied_bytes)}"

@@ -1,0 +1,67 @@
+"""Test `sediment copy` over real services."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.api.imported_segments import is_imported
+from services.api.remote_log_metadata_manager import all_segments
+from services.api.segment_batches import SegmentImport
+from tests.behaviour.test_copy_segments import whole
+from tests.contract.remote_storage_manager_contract import fetched
+from tests.harness.foreign_tiers import ForeignTier, imported, local_tier
+from tests.harness.processes import RlmmProcess, serving_rlmm
+from tests.harness.served import ServedRsm, serving
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> ForeignTier:
+    return local_tier(tmp_path, "read_only = false")
+
+
+@pytest.fixture
+def rsm(theirs: ForeignTier) -> Iterator[ServedRsm]:
+    with serving(theirs.settings) as made:
+        yield made
+
+
+@pytest.fixture
+def rlmm(database_url: str, rsm: ServedRsm) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
+        yield made.beside(SEDIMENT_RSM=rsm.address)
+
+
+def test_segments_are_adopted_and_taken_along(
+    theirs: ForeignTier, rsm: ServedRsm, rlmm: RlmmProcess, tmp_path: Path
+) -> None:
+    row, lost = imported(whole(1)), imported(whole(2))
+    theirs.store(row, whole(1))
+    rlmm.client.import_remote_log_segments([SegmentImport((row,)), SegmentImport((lost,))])
+    done = rlmm.sediment("copy", "--adopt", "-o", "json")
+    assert done.returncode == 3, done.stderr
+    assert f"{lost.remote_log_segment_id}, imported: there is no" in done.stdout
+    theirs.store(lost, whole(2))
+    [report] = rlmm.answers("copy", "--adopt", "--delete-source", 7, "--wait", "0ms")
+    assert (report["copied"], report["present"], report["failed"]) == (1, 1, 0)
+    assert (report["sources_deleted"], report["sources_left"]) == (2, [])
+    assert theirs.left() == []
+    for each, files in ((row, whole(1)), (lost, whole(2))):
+        [now] = all_segments(rlmm.client, each.topic_id_partition)
+        assert not is_imported(now.custom_metadata)
+        assert fetched(rsm.client, now) == files.log
+    directory = tmp_path / "leaving"
+    directory.mkdir()
+    [report] = rlmm.answers("copy", "--to", directory, "--rate", 0)
+    assert (report["copied"], report["failed"]) == (2, 0)
+    assert len(list(directory.rglob("*.log"))) == 2
+    done = rlmm.sediment("copy", "--to", directory)
+    assert done.returncode == 0
+    assert "copied before" in done.stdout
+
+
+def test_options_that_do_not_go_together_are_refused(rlmm: RlmmProcess, tmp_path: Path) -> None:
+    assert "give either --adopt or --to" in rlmm.refusal("copy")
+    assert "give either --adopt or --to" in rlmm.refusal("copy", "--adopt", "--to", tmp_path)
+    assert "there is no directory" in rlmm.refusal("copy", "--to", tmp_path / "none")
+    assert "goes with --adopt" in rlmm.refusal("copy", "--to", tmp_path, "--delete-source", 7)
