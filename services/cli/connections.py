@@ -19,6 +19,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import SegmentObjects
 from services.cli.command import Command, Group
+from services.cli.interrupts import interruptible
 from services.cli.output import CommandError, Format, Table, print_json, print_tables, say
 from services.cli.security import chosen_security
 from services.client.leader import LeaderReads
@@ -402,7 +403,8 @@ def with_services(
             chosen = {each.name: given.pop(each.name) for each in shared if each.name in given}
             SLOW_CALLS.report = say
             try:
-                command(call=Call(**chosen, limit_flag=limit), **given)
+                with interruptible():
+                    command(call=Call(**chosen, limit_flag=limit), **given)
             finally:
                 SLOW_CALLS.report = None
 

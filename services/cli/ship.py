@@ -7,8 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
-from traceback import walk_stack
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -17,6 +15,7 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.cli.command import quantity
 from services.cli.connections import Call, command_group, with_services
+from services.cli.interrupts import end_on
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, progress, say
 from services.cli.tables import Wide
 from services.common.quantities import DURATION_MS, DURATION_S, counted
@@ -34,7 +33,6 @@ app = command_group()
 _SHOWN_GAPS = 10
 _ENDED_BY_SIGNAL = 128
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_AGAIN_S = 0.05
 
 
 @app.command()
@@ -129,13 +127,8 @@ def _cancelled_by_signals() -> Event:
     """Return an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
     cancelled = Event()
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def end(number: int) -> None:
         cancelled.set()
-        if any(each.f_code is threading.Thread.start.__code__ for each, _ in walk_stack(frame)):
-            # An exception there leaves the new thread half known: it ends with a traceback.
-            signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-            return
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         raise CommandError(
@@ -144,7 +137,7 @@ def _cancelled_by_signals() -> Event:
         )
 
     for each in _SIGNALS:
-        signal.signal(each, end)
+        end_on(each, end)
     return cancelled
 
 

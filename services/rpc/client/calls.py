@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 from uuid import uuid4
 
@@ -99,8 +100,7 @@ def call_with_stream(
     """
     source = Source(messages)
     with map_rpc_errors(peer):
-        with threads_for_stream():
-            call = method.future(iter(source), metadata=_call_metadata())
+        call = begin_stream(partial(method.future, iter(source), metadata=_call_metadata()))
         stall_timeout = StreamTimeout(
             call, source.idle_s, progress_timeout_s, queue_timeout_s, "has made no progress", peer
         )
@@ -164,8 +164,7 @@ def _messages(
     queue_timeout_s: float,
     metadata: Metadata,
 ) -> Generator[Any, None, None]:
-    with threads_for_stream():
-        call: Any = method(request, metadata=metadata)
+    call = begin_stream(partial(method, request, metadata=metadata))
     wait = Wait()
     idle_timeout = StreamTimeout(
         call, wait.idle_s, timeout_s, queue_timeout_s, "has sent nothing", peer, listens=True
@@ -185,15 +184,15 @@ def _messages(
         call.cancel()
 
 
-@contextmanager
-def threads_for_stream() -> Iterator[None]:
-    """Begin a stream inside the block; if gRPC can start no thread for it, its channel is lost.
+def begin_stream(begin: Callable[[], Any]) -> Any:
+    """Begin a streamed call; if gRPC can start no thread for it, its channel is lost.
 
     gRPC counts the stream nevertheless, and starts no thread again for the events of later ones:
-    they would wait for ever.
+    they would wait for ever. So would the channel's end if an exception of a signal came between
+    the two: commands let it come later (services/cli/interrupts.py).
     """
     try:
-        yield
+        return begin()
     except RuntimeError as e:
         end_without("a connection", e)
         raise RemoteStorageError(

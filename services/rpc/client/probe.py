@@ -4,12 +4,13 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from services.rpc.client.calls import threads_for_stream
+from services.rpc.client.calls import begin_stream
 from services.rpc.client.channel import peer_of
 from services.rpc.statuses import details_with_hint
 
@@ -77,8 +78,7 @@ def probe(channel: grpc.Channel) -> ServiceState:
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     try:
         before_ms = now_ms()
-        with threads_for_stream():
-            call = stub.ServerReflectionInfo(requests, timeout=PROBE_TIMEOUT_S)
+        call = begin_stream(partial(stub.ServerReflectionInfo, requests, timeout=PROBE_TIMEOUT_S))
         for _ in call:
             pass
         return _state_of(call.trailing_metadata(), before_ms, now_ms())
