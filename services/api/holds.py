@@ -37,7 +37,8 @@ class HoldKind(Enum):
 
     OPERATOR: an administrator, for any reason. LEGAL: ended by the role counsel alone, and only
     growing until then. EXPORT: an export, for what it has yet to read; a lease that it renews.
-    REBUILD: a rebuild of the metadata, over all topics, until it is confirmed.
+    REBUILD: a rebuild of the metadata, over all topics, until it is confirmed; or an import of a
+    topic's metadata from another cluster, until the log starts are known.
     """
 
     OPERATOR = "OPERATOR"
@@ -130,7 +131,7 @@ class Hold:
     @property
     def how_to_end(self) -> str:
         """Return the command that ends it."""
-        if self.kind is HoldKind.REBUILD:
+        if self.kind is HoldKind.REBUILD and self.topic_id is None:
             return "sediment db confirm-rebuild"
         legal = " --legal" if self.kind is HoldKind.LEGAL else ""
         return f"sediment holds end {self.scope} {shlex.quote(self.name)}{legal}"
@@ -177,9 +178,9 @@ def require_hold(hold: Hold, lease_ms: int | None) -> None:
         require(hold.last_offset is None, "hold.last_offset", "an export's hold has no end")
         require(lease_ms is not None, "lease_ms", "an export's hold needs a lease")
     elif kind is HoldKind.REBUILD:
-        is_of_all = hold.topic_id is None and hold.first_offset == 0 and hold.last_offset is None
+        is_of_all = hold.partition is None and hold.first_offset == 0 and hold.last_offset is None
         is_endless = hold.until_ms is None and lease_ms is None
-        require(is_of_all and is_endless, "hold", "a rebuild's is of all topics, and has no end")
+        require(is_of_all and is_endless, "hold", "a rebuild's is of whole topics, and has no end")
     else:
         require(hold.reason.strip() != "", "hold.reason", "must be set: who ends it will ask")
     if lease_ms is not None:

@@ -39,6 +39,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dump/00000000000000000000.log -o json",
         "--bootstrap-server kafka.example:9092",
     ),
+    "metadata import": (
+        "--bootstrap-server kafka:9092 --location 2 --dry-run",
+        "--bootstrap-server kafka:9092 --location 2",
+        "--bootstrap-server kafka:9092 --location 2 --follow",
+    ),
     "holds list": ("", "payments"),
     "holds set": (
         'payments --name audit --reason "until the audit ends"',

@@ -159,7 +159,8 @@ def end_hold(
             wider = "".join(f"; `{each.how_to_end}` ends that of {each.scope}" for each in named)
             raise CommandError(f"{scope or 'all topics'} has no hold {name}{wider}")
         for each in chosen:
-            if each.kind is HoldKind.REBUILD or legal is not (each.kind is HoldKind.LEGAL):
+            is_freeze = each.kind is HoldKind.REBUILD and each.topic_id is None
+            if is_freeze or legal is not (each.kind is HoldKind.LEGAL):
                 raise CommandError(f"{each}; `{each.how_to_end}` ends it")
         for each in chosen:
             manager.end_hold(each, MutationContext(reason=reason))

@@ -1,7 +1,7 @@
-"""Print the metadata of Kafka's own RemoteLogMetadataManager: `sediment metadata print`."""
+"""Print and import the metadata of Kafka's own RemoteLogMetadataManager: `sediment metadata`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +10,9 @@ import typer
 from services.api.ids import uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata
 from services.cli.connections import Call, command_group, with_services
-from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, print_json, print_line, say
+from services.cli.metadata_import import import_metadata
+from services.cli.metadata_source import KafkaSource
+from services.cli.output import EXIT_PARTIAL, CommandError, print_json, print_line, say
 from services.common.inflate import DEFAULT_LIMIT_BYTES
 from services.common.quantities import counted
 from services.interop.metadata_files import (
@@ -19,6 +21,7 @@ from services.interop.metadata_files import (
     read_committed_offsets,
     read_snapshot_file,
 )
+from services.interop.metadata_fold import TopicRecord
 from services.interop.metadata_topic import METADATA_TOPIC, formatter_line
 from services.interop.metadata_values import (
     MetadataValue,
@@ -32,6 +35,8 @@ from services.views.documents import Json, fields_as_json
 
 app = command_group("Read the metadata of Kafka's own RemoteLogMetadataManager.")
 
+app.command("import")(import_metadata)
+
 _MAX_FILE_BYTES = 256 * 1024 * 1024
 """Of a file that is read whole."""
 _LOG_SUFFIX = ".log"
@@ -43,16 +48,6 @@ _PRINTED = (
     *("custom_metadata", "state", "txn_idx_empty"),
 )
 """The fields of metadata that are Kafka's own and stand in JSON under their names."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A record of the topic; of a tombstone `value` is None."""
-
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
 
 
 @app.callback()
@@ -113,7 +108,7 @@ def print_metadata(
     _print_records(records, call, skip_unknown)
 
 
-def _print_records(records: Iterator[_Record], call: Call, skip_unknown: bool) -> None:
+def _print_records(records: Iterator[TopicRecord], call: Call, skip_unknown: bool) -> None:
     printed = bad = unknown = 0
     for each in records:
         printed += 1
@@ -138,20 +133,20 @@ def _print_records(records: Iterator[_Record], call: Call, skip_unknown: bool) -
         raise typer.Exit(EXIT_PARTIAL)
 
 
-def _print_value(record: _Record, value: MetadataValue, call: Call) -> None:
+def _print_value(record: TopicRecord, value: MetadataValue, call: Call) -> None:
     if call.is_json:
         print_json(_place(record) | _value_as_json(value))
     else:
         print_line([formatter_line(record.partition, record.offset, value.metadata)])
 
 
-def _print_tombstone(record: _Record, call: Call) -> None:
+def _print_tombstone(record: TopicRecord, call: Call) -> None:
     """Print a record without a value; Kafka's formatter prints none of these."""
     if call.is_json:
         print_json(_place(record) | {"kind": "Tombstone"})
 
 
-def _place(record: _Record) -> Json:
+def _place(record: TopicRecord) -> Json:
     key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
     return {**fields_as_json(record, "partition", "offset"), "key": key}
 
@@ -178,7 +173,7 @@ def _value_as_json(value: MetadataValue) -> Json:
 # --- where records come from ----------------------------------------------------------------------
 
 
-def _records_of_log(file: Path) -> Iterator[_Record]:
+def _records_of_log(file: Path) -> Iterator[TopicRecord]:
     """Yield the records of a .log file; its folder's name has the partition."""
     number = file.resolve().parent.name.rpartition("-")[2]
     partition = int(number) if number.isdecimal() else -1
@@ -188,47 +183,22 @@ def _records_of_log(file: Path) -> Iterator[_Record]:
                 if batch.is_control:
                     continue
                 for record in records_of(batch, DEFAULT_LIMIT_BYTES):
-                    yield _Record(partition, record.offset, record.key, record.value)
+                    yield TopicRecord(partition, record.offset, record.key, record.value)
     except (BatchError, UnreadableRecordsError) as e:
         raise CommandError(f"{file}: {e}", EXIT_PARTIAL) from e
     except OSError as e:
         raise CommandError(f"{file}: {e.strerror}") from e
 
 
-def _records_of_topic(server: str, topic: str, config: Path | None) -> Iterator[_Record]:
+def _records_of_topic(server: str, topic: str, config: Path | None) -> Iterator[TopicRecord]:
     """Yield the records of the topic, up to the end that each partition has now."""
-    from kafka import KafkaConsumer, TopicPartition
-    from kafka.errors import KafkaError
-
-    options = _options_of(config) if config else {}
+    source = KafkaSource(server, topic, config)
     try:
-        consumer = KafkaConsumer(
-            bootstrap_servers=server, enable_auto_commit=False, group_id=None, **options
-        )
-        try:
-            numbers = consumer.partitions_for_topic(topic)
-            if not numbers:
-                raise CommandError(f"{server} has no topic {topic}, or it may not be read")
-            partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
-            ends = consumer.end_offsets(partitions)
-            for tp in partitions:
-                consumer.assign([tp])
-                consumer.seek_to_beginning(tp)
-                while consumer.position(tp) < ends[tp]:
-                    for record in consumer.poll(timeout_ms=1_000).get(tp, ()):
-                        if record.offset < ends[tp]:
-                            yield _Record(tp.partition, record.offset, record.key, record.value)
-        finally:
-            consumer.close()
-    except (KafkaError, AssertionError) as e:
-        raise CommandError(f"{server}: {topic} cannot be read: {e}", EXIT_FAILED) from e
-
-
-def _options_of(config: Path) -> dict[str, str]:
-    """Read a file of properties; kafka-python has Kafka's names, with _ for the dots."""
-    lines = [line.strip() for line in _text_of(config).splitlines()]
-    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
-    return {name.strip().replace(".", "_"): value.strip() for name, _, value in pairs}
+        for partition, (first, end) in source.ranges().items():
+            for records in source.records(partition, first, end):
+                yield from records
+    finally:
+        source.close()
 
 
 # --- files that are read whole --------------------------------------------------------------------
@@ -255,7 +225,7 @@ def _print_snapshot(file: Path, call: Call) -> None:
         f"topic id {uuid_to_text(snapshot.topic_id)}, read up to offset "
         f"{snapshot.metadata_offset} of partition {snapshot.metadata_partition}"
     )
-    place = _Record(snapshot.metadata_partition, snapshot.metadata_offset, None, b"")
+    place = TopicRecord(snapshot.metadata_partition, snapshot.metadata_offset, None, b"")
     for value in snapshot.values:
         _print_value(place, value, call)
 

@@ -23,8 +23,11 @@ PROBLEMS_ARE_NAMED = {"status", "doctor", "ship", "topics delete-records"}
 LAST = ("topics delete-records", "partitions reset-epoch", "topics delete")
 """After these nothing more is copied, and records or the topic are gone."""
 OF = dict(commands())
-COMMANDS = [*(name for name in EXAMPLES if name not in ("up", "console", *LAST)), *LAST]
-"""That of `up` runs beside them all; that of the console, which needs more, in tests/console."""
+ELSEWHERE = ("up", "console", "metadata import")
+"""That of `up` runs beside them all; that of the console, which needs more, in tests/console; what
+needs a broker in tests/kafka.
+"""
+COMMANDS = [*(name for name in EXAMPLES if name not in (*ELSEWHERE, *LAST)), *LAST]
 
 
 @pytest.fixture(scope="module")

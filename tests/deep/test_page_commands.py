@@ -36,6 +36,7 @@ PAGES: dict[str, dict[str, str]] = {
 """The topics of the bundled log in the place of the page's, by page."""
 ELSEWHERE = {
     "reference/commands.md": "tests/deep/test_command_examples.py",
+    "run/come-and-leave.md": "tests/kafka/test_metadata_import.py",
     "run/console.md": "tests/console/test_process.py",
     "run/disasters.md": "tests/deep/test_disaster_page.py",
     "run/kubernetes.md": "tests/cluster/release.py",

@@ -3,6 +3,7 @@
 from services.api.offset_queries import SpecialTime
 from services.api.remote_log_manager import PartitionRole, RecordSource
 from services.client.records import RecordKind
+from services.interop.metadata_fold import Drop
 from services.rlm.copy.ship import ShipOutcome
 from services.rlm.kafka_log.log_dir import SkippedFolder
 from tools.printed.fields import (
@@ -216,8 +217,39 @@ _METADATA = (
     ),
 )
 
+_IMPORTED = fields(
+    "An import of a metadata topic.",
+    {
+        "cluster_id": text("The id of the cluster."),
+        "metadata_topic_id": id_of("the metadata topic"),
+        "records": integer("Records that were read."),
+        "imported": integer("New segments."),
+        "moved": integer("Changes of segments and of deletions of partitions."),
+        "repeated": integer("What was so before."),
+        "not_selected": integer("Records of topics that were not asked for."),
+        "dropped": fields(
+            "What was dropped, by kind.", {why.name: integer(f"{why.value}.") for why in Drop}
+        ),
+        "examples": list_of(
+            fields(
+                "A dropped record.",
+                {
+                    "why": one_of([why.name for why in Drop], "Its kind."),
+                    "partition": integer("The partition of the metadata topic."),
+                    "offset": integer("Its offset."),
+                    "what": text("The segment or partition, and what was wrong."),
+                },
+            ),
+            "The first ones of each kind.",
+        ),
+        "log_starts": integer("Log starts that were set."),
+        "lag": integer("Records that were not imported yet."),
+    },
+)
+
 DOCUMENTS = (
     Document(("metadata print",), _METADATA, is_listed=True),
+    Document(("metadata import",), (_IMPORTED,)),
     Document(("drain",), (_DRAIN,)),
     Document(("partitions",), (_DESCRIPTION,), is_listed=True),
     Document(("partitions undelete", "partitions reset-epoch"), (_CHANGED,)),

@@ -157,7 +157,7 @@ def deletions_frozen_since_ms(database_url: str, password_file: Path | None = No
     with connected(database_url, password_file) as connection:
         if not is_usable(revision_in(connection)):
             return None
-        rebuild = text("SELECT min(set_at) FROM holds WHERE kind = 'REBUILD'")
+        rebuild = text("SELECT min(set_at) FROM holds WHERE kind = 'REBUILD' AND topic_id IS NULL")
         frozen_at = connection.scalar(rebuild)
     return None if frozen_at is None else ms_of(frozen_at)
 

@@ -1,0 +1,147 @@
+"""Import Kafka's own metadata topic into RLMM: `sediment metadata import`."""
+
+import signal
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from services.api.ids import uuid_to_text
+from services.cli.connections import Call, with_services
+from services.cli.metadata_source import KafkaSource
+from services.cli.output import EXIT_PARTIAL, WATCHED_S, CommandError, progress, say
+from services.common.quantities import counted
+from services.interop.metadata_fold import Drop, UnreadableRecordError
+from services.interop.metadata_import import ImportPlan, ImportReport, MetadataImport
+from services.interop.metadata_topic import METADATA_TOPIC
+from services.views.documents import Json
+
+_BEHIND_S = 1.0
+"""Between two reads of the live topic."""
+
+BootstrapServer = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="A broker of the cluster.", show_default=False)
+]
+TopicName = Annotated[str, typer.Option(help="The topic of the metadata.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Properties of the client, as for Kafka's own tools: security.protocol, ...",
+    ),
+]
+
+
+@with_services("rlmm")
+def import_metadata(
+    call: Call,
+    bootstrap_server: BootstrapServer,
+    location: Annotated[
+        int, typer.Option(metavar="N", help="The location that has the objects, as RSM knows it.")
+    ],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Only of this topic; may be repeated."),
+    ] = None,
+    topic_name: TopicName = METADATA_TOPIC,
+    config: Config = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; report.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay behind the live topic until Ctrl-C or SIGTERM.")
+    ] = False,
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Only count records of a later version.")
+    ] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Begin anew if the stored position is of another topic."),
+    ] = False,
+) -> None:
+    """Import the metadata of Kafka's own RemoteLogMetadataManager.
+
+    Resumes where it ended. Until it has ended no retention runs on the topics: then the log starts
+    of the brokers are set. What is dropped is counted, and the first ones are named. A record that
+    cannot be read ends it; what was before it is imported.
+
+    \b
+    Exit codes:
+      1  something was dropped or could not be read
+    """
+    plan = ImportPlan(
+        location, tuple(topic or ()), not dry_run, skip_unknown, restart, f"import-{uuid4().hex}"
+    )
+    stop = _stopped_by_signals() if follow else Event()
+    source = KafkaSource(bootstrap_server, topic_name, config)
+    try:
+        with call.rlmm_client() as rlmm, progress(every_s=WATCHED_S) as show:
+            importing = MetadataImport(rlmm, source, plan, lambda done: show(_text(done)))
+            importing.begin()
+            report = importing.run()
+            while follow and not stop.wait(_BEHIND_S):
+                report = importing.run()
+                show(_text(report))
+            report = importing.finish()
+    except UnreadableRecordError as e:
+        hint = "" if importing.report.records else f"; is {topic_name} a metadata topic?"
+        raise CommandError(f"{e}{hint}", EXIT_PARTIAL) from e
+    finally:
+        source.close()
+    call.show(_as_json(source, report), *_tables(report), lines=_lines(report))
+    for each in report.examples:
+        if not call.is_json:
+            say(f"partition {each.partition}, offset {each.offset}: {each.why.value}: {each.what}")
+    raise typer.Exit(EXIT_PARTIAL if report.dropped else 0)
+
+
+def _stopped_by_signals() -> Event:
+    stop = Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: stop.set())
+    return stop
+
+
+def _text(done: ImportReport) -> str:
+    changed = done.imported.imported + done.imported.moved
+    return f"{counted(done.records, 'record')} read, {changed:,} changes imported, lag {done.lag:,}"
+
+
+def _tables(done: ImportReport) -> list[tuple[str, tuple[str, ...], list[tuple[str, str]]]]:
+    rows = [(why.value, f"{done.dropped[why]:,}") for why in Drop if done.dropped[why]]
+    return [("dropped", ("what", "records"), rows)] if rows else []
+
+
+def _lines(done: ImportReport) -> list[str]:
+    of = done.imported
+    return [
+        f"{counted(done.records, 'record')}: {counted(of.imported, 'segment')} imported, "
+        f"{of.moved:,} moved, {of.repeated:,} repeated, {sum(done.dropped.values()):,} dropped, "
+        f"{done.not_selected:,} of other topics",
+        f"{counted(done.log_starts, 'log start')} set, lag {done.lag:,}",
+    ]
+
+
+def _as_json(source: KafkaSource, done: ImportReport) -> Json:
+    of = done.imported
+    return {
+        "cluster_id": source.cluster_id,
+        "metadata_topic_id": uuid_to_text(source.topic_id),
+        "records": done.records,
+        "imported": of.imported,
+        "moved": of.moved,
+        "repeated": of.repeated,
+        "not_selected": done.not_selected,
+        "dropped": {why.name: done.dropped[why] for why in Drop},
+        "examples": [
+            {
+                "why": each.why.name,
+                "partition": each.partition,
+                "offset": each.offset,
+                "what": each.what,
+            }
+            for each in done.examples
+        ],
+        "log_starts": done.log_starts,
+        "lag": done.lag,
+    }
