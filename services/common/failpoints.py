@@ -1,14 +1,17 @@
-"""Kill the process at a named place if a test has armed it."""
+"""Kill or stop the process at a named place: SEDIMENT_FAILPOINT=NAME[:PASSAGE[:SIGNAL]]."""
 
 import itertools
 import os
 import signal
+import threading
 
 FAILPOINTS: dict[str, str] = {
     "copy.started_registered": "RLM registered COPY_SEGMENT_STARTED and sent no byte yet.",
     "copy.some_bytes_sent": "RLM sent a chunk of a segment; RSM has not answered.",
     "copy.bytes_sent": "RLM has RSM's custom metadata; COPY_SEGMENT_FINISHED is not registered.",
     "copy.finished_registered": "RLM registered COPY_SEGMENT_FINISHED and has not noted it yet.",
+    "trim.recorded": "RLMM has the trims of a pass; the broker was sent nothing yet.",
+    "trim.checked": "RLM has read the leader epochs again; DeleteRecords goes out next.",
     "index_cache.file_created": "RLM created an unfinished file of its index cache.",
     "index_cache.index_written": "RLM wrote such a file; it does not have its name yet.",
     "index_cache.file_renamed": "RLM gave such a file its name, and has not counted it yet.",
@@ -38,7 +41,7 @@ FAILPOINTS: dict[str, str] = {
     "rlmm.after_commit": "RLMM committed a change and has not answered yet.",
 }
 
-_armed, _, _nth = os.environ.get("SEDIMENT_FAILPOINT", "").partition(":")
+_armed, _nth, _signal = f"{os.environ.get('SEDIMENT_FAILPOINT', '')}::".split(":")[:3]
 _passes = itertools.count(1)
 
 
@@ -49,6 +52,7 @@ if _armed and _armed not in FAILPOINTS:
 
 
 def failpoint(name: str) -> None:
-    """Mark the place `name` of FAILPOINTS; kill the process here if a test armed it."""
+    """Mark the place `name` of FAILPOINTS; kill or stop the process here if armed."""
     if name == _armed and next(_passes) == int(_nth or 1):
-        os.kill(os.getpid(), signal.SIGKILL)
+        # To this thread, which goes no step further; the others stop or end with it.
+        signal.pthread_kill(threading.get_ident(), signal.Signals[f"SIG{_signal or 'KILL'}"])

@@ -58,7 +58,7 @@ KILLED_ELSEWHERE = {
     "rsm.": "test_rsm_kills.py",
     "rlmm.": "test_rsm_kills.py",
     "index_cache.": "test_index_cache_kills.py",
-    "local.": "test_kill_while_deleting_locally.py",
+    "trim.": "tests/kafka/test_trims_of_three.py",
     "sweep.": "tests/spark",
     "export.": "tests/spark",
     "repair.": "tests/behaviour/test_cli_scrub.py",

@@ -21,9 +21,11 @@ from tests.harness.sediment_command import Completed, sediment
 from tests.harness.served import served_manager
 
 
-def start_with_failpoint(service: ServiceProcess, name: str, nth: int = 1) -> None:
-    """Start a service that kills itself when it passes the failpoint for the n-th time."""
-    service.start({"SEDIMENT_FAILPOINT": f"{name}:{nth}"})
+def start_with_failpoint(
+    service: ServiceProcess, name: str, nth: int = 1, signal: str = "KILL"
+) -> None:
+    """Start a service that kills or stops itself when it passes the failpoint for the n-th time."""
+    service.start({"SEDIMENT_FAILPOINT": f"{name}:{nth}:{signal}"})
 
 
 def run_until_killed(

@@ -1,6 +1,6 @@
 """Three brokers, an RLM beside each, and partitions that are written and read all the while."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -262,15 +262,19 @@ ELECTED = Topic("elected", 1, SEGMENT_BYTES, {"min.insync.replicas": "1"})
 
 
 @contextmanager
-def running_scene(store: Store, directory: Path, pause_s: float) -> Iterator[Scene]:
+def running_scene(
+    store: Store, directory: Path, pause_s: float, spare: Mapping[str, str] | None = None
+) -> Iterator[Scene]:
     """Three brokers and a spare one that does not run, three RLMs, and the topics of the story.
 
     Args:
         pause_s: of each producer, between two batches or transactions.
+        spare: further properties of the spare broker.
     """
+    of_spare = {**_SETTINGS, **(spare or {})}
     with ExitStack() as cleanup:
         brokers = cleanup.enter_context(
-            KafkaCluster(directory, [_SETTINGS] * (len(NODES) + 1), spare=1)
+            KafkaCluster(directory, [*[_SETTINGS] * len(NODES), of_spare], spare=1)
         )
         world = cleanup.enter_context(running_world(directory / "services", *store, directory))
         ways = [cleanup.enter_context(TcpProxy(world.rsm.address)) for _ in NODES]

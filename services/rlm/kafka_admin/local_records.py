@@ -17,6 +17,7 @@ from kafka.protocol.consumer import OffsetFetchRequest
 
 from services.api.ids import TopicIdPartition
 from services.common.batches import batches
+from services.common.failpoints import failpoint
 from services.rlm.kafka_admin.client import (
     MAX_PARTITIONS_A_REQUEST,
     BrokerConnection,
@@ -211,6 +212,7 @@ class LocalRecordsAdmin:
             for some in batches(led, MAX_PARTITIONS_A_REQUEST):
                 sent = {name: cuts[name] for name in some if holds_now(name)}
                 if sent:
+                    failpoint("trim.checked")
                     answered |= _deleted(sent, broker.call(_deletion_of(sent)))
         return answered
 

@@ -16,6 +16,7 @@ from services.api.partitions import NEVER_TRIMMED, PartitionReport
 from services.api.remote_log_manager import FetchError, Problem, ProblemKind
 from services.api.topic_config import LOCAL_RETENTION_OWNER, TopicConfig
 from services.common.cancellation import Flag
+from services.common.failpoints import failpoint
 from services.common.quantities import counted
 from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError
 from services.rlm.kafka_admin.local_records import Cut, LocalRecordsAdmin, Refused, TopicRetention
@@ -234,6 +235,7 @@ class LocalTrims:
         def holds_now(name: TopicIdPartition) -> bool:
             return not self.stopping.is_set() and by_name[name].holds_now()
 
+        failpoint("trim.recorded")
         try:
             answers = self.admin.delete_records(self.broker_id, cuts, holds_now)
         except ClusterUnreachableError:
@@ -245,6 +247,7 @@ class LocalTrims:
                 self._done(by_name[name])
                 self._refusals.log(name, "")
             elif answer.is_perhaps_done:
+                _log.info("%s: perhaps trimmed: %s; reading its log start next", name, answer)
                 self._uncertain[name] = by_name[name]
             else:
                 refused[name.topic] = name
