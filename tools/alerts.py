@@ -25,11 +25,13 @@ class Example:
         series: by name and labels, in promtool's notation.
         labels: of the alert that fires, besides its name and severity.
         after_min: the minute from which the expression is true; it fires `for` later.
+        value: as the summary has it.
     """
 
     series: dict[str, str]
     labels: dict[str, str]
     after_min: int = 0
+    value: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ def _happened(counter: str, by: str) -> str:
     )
 
 
+_REPORTED_S = "min by (broker_id) (sediment_rlmm_oldest_trim_report_timestamp_seconds)"
+_VALUE = '{{ printf "%.1f" $value }}'
+_FREE = "sediment_rlm_log_dirs_free_bytes"
+# What was trimmed while RLM ran fills the disk without it.
+_FILLS = (
+    "rate(sediment_rlm_local_trimmed_bytes_total[24h]) "
+    f"- on (job, instance) group_right deriv({_FREE}[24h])"
+)
+_DAYS = f"min by (broker_id) (last_over_time({_FREE}[24h]) / clamp_min({_FILLS}, 1)) / 86400"
 _LEFT_S = "min by (topic) (sediment_rlm_seconds_until_local_deletion)"
 
 ALERTS = (
@@ -154,6 +165,36 @@ ALERTS = (
         "sum by (topic) (sediment_rlm_partitions_blocked) > 0",
         "Partitions of {{ $labels.topic }} are not copied until something is repaired.",
         Example({'sediment_rlm_partitions_blocked{topic="orders"}': "1x30"}, {"topic": "orders"}),
+    ),
+    Alert(
+        "SedimentBrokerRetentionSet",
+        "critical",
+        5,
+        "sum by (topic) (sediment_rlm_broker_retention_set) > 0",
+        "The brokers' own retention may delete data of {{ $labels.topic }} that is not in the "
+        "tier.",
+        Example({'sediment_rlm_broker_retention_set{topic="orders"}': "1x30"}, {"topic": "orders"}),
+    ),
+    Alert(
+        "SedimentTrimmingStalled",
+        "warning",
+        5,
+        f"({_DAYS} or {_REPORTED_S} * 0 / 0) and (time() - {_REPORTED_S} > $limit_s)",
+        "The RLM of broker {{ $labels.broker_id }} has not reported for 15 minutes: nothing is "
+        f"deleted there. By its last figures the disk lasts {_VALUE} days.",
+        Example(
+            {
+                'sediment_rlmm_oldest_trim_report_timestamp_seconds{broker_id="1"}': "0x60",
+                f'{_FREE}{{job="sediment-rlm",instance="a",broker_id="1"}}': (
+                    "173400000000-60000000x10"
+                ),
+                'sediment_rlm_local_trimmed_bytes_total{job="sediment-rlm",instance="a"}': "0x10",
+            },
+            {"broker_id": "1"},
+            after_min=16,
+            value="2.0",
+        ),
+        limit_s=900,
     ),
     Alert(
         "SedimentCopyingStalled",
@@ -578,6 +619,7 @@ def _expected(alert: Alert, at_min: int, *, fires: bool) -> dict[str, Any]:
     summary = alert.summary
     for name, value in alert.example.labels.items():
         summary = summary.replace(f"{{{{ $labels.{name} }}}}", value)
+    summary = summary.replace(_VALUE, alert.example.value)
     labels = {**alert.example.labels, "severity": alert.severity}
     firing = {"exp_labels": labels, "exp_annotations": {**_annotations(alert), "summary": summary}}
     return {
@@ -629,6 +671,7 @@ def page() -> str:
 def _table(alerts: Sequence[Alert]) -> Iterator[str]:
     for alert in alerts:
         duration = f"{alert.for_min} min" if alert.for_min else "at once"
-        summary = alert.summary.replace("{{ $labels.", "*").replace(" }}", "*")
+        summary = alert.summary.replace(_VALUE, "*N*")
+        summary = summary.replace("{{ $labels.", "*").replace(" }}", "*")
         link = f"[{alert.name}](runbooks.md#{alert.name.lower()})"
         yield f"| {link} | {alert.severity} | {duration} | {summary} |"

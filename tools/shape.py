@@ -39,7 +39,7 @@ BUDGETS = {
 """Lines with docstrings by folder. Who raises one says why in the commit."""
 PRODUCT_LINES = 83_000
 PLUGIN_LINES = 6_200
-TOOLS_LINES = 3_620
+TOOLS_LINES = 3_690
 TEST_LINES = 123_000
 SETTINGS = 164
 RPCS = 70

@@ -25,13 +25,14 @@ from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.local_records import LocalRecordsAdmin
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
-from services.rlm.kafka_log.log_dir import read_cluster_id
+from services.rlm.kafka_log.log_dir import free_bytes, read_cluster_id
 from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.lanes import FIRST_RETRY_S
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.metrics import (
     DIRECT_READ_BYTES,
     DIRECT_READ_FAILURES,
+    LOG_DIRS_FREE_BYTES,
 )
 from services.rlm.retention.local_trims import LocalRetention
 from services.rlm.servicer import add_to_server
@@ -63,6 +64,9 @@ def main() -> None:
         REGISTRY.register(TopicCollector(manager.led_partitions))
         REGISTRY.register(PoolCollector(manager.scheduler.lanes, manager.tier_calls.queue))
         REGISTRY.register(manager.topic_counts)
+        if settings.log_dirs:
+            free = partial(free_bytes, settings.log_dirs)
+            LOG_DIRS_FREE_BYTES.labels(manager.broker_id).set_function(free)
         listener = _consumer_listener(settings, manager, admin)
         manager.start()
         if listener is not None:

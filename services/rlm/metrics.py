@@ -168,6 +168,12 @@ LOCAL_TRIMMED_BYTES = Counter(
     "(sediment.local.retention.owner=rlm). The broker removes their files at its next check.",
 )
 
+LOG_DIRS_FREE_BYTES = Gauge(
+    "sediment_rlm_log_dirs_free_bytes",
+    "Free bytes of the fullest disk of RLM_LOG_DIRS, by the broker's id.",
+    ["broker_id"],
+)
+
 DELAYED_FETCHES = Gauge(
     "sediment_rlm_delayed_fetches",
     "Fetches that wait for min_bytes (Kafka: size of the purgatory Fetch).",

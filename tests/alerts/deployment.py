@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from services.api.ids import TopicIdPartition
@@ -12,6 +13,7 @@ from services.api.segments import RemoteLogSegmentState
 from services.local.certificates import Certificate, CertificateAuthority
 from services.local.seaweedfs import SeaweedFS
 from services.local.stack import ServiceProcess, rlm_settings
+from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlmm.database import schema
 from tests.alerts.cluster_state import ClusterState, published_state
 from tests.harness.certificates import OPERATOR
@@ -19,7 +21,8 @@ from tests.harness.eventually import eventually
 from tests.harness.http_messages import s3_operation
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.local_servers import DatabaseServer
-from tests.harness.metadata_broker import MetadataBroker, metadata
+from tests.harness.metadata_broker import MetadataBroker, described, metadata, partition
+from tests.harness.metadata_broker import topic as topic_of
 from tests.harness.proxy import TcpProxy
 from tests.harness.synthetic_log import make_log_dir, roll_segment
 from tests.harness.world import World, running_world
@@ -46,7 +49,7 @@ _RLM = {
     "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES": "1",
 }
 _INTERVAL_MS = 500
-_CLUSTER_ID = "c"
+_NO_LIMIT = "-1"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ class Deployment:
         store: between RSM and the S3 server.
         rlm: over all topics of the log directory.
         tls_rsm: an RSM with TLS, over files.
-        poller: an RLM that polls a broker through `broker`.
+        poller: an RLM that polls a broker through `broker`, and may trim a log of one topic.
+        trimmed: that topic's partition.
+        broker_retention: retention.ms of all topics at the broker.
         database: between RLMM and PostgreSQL; `database_url` leads past it.
         cluster: what kube-state-metrics would publish.
     """
@@ -74,6 +79,8 @@ class Deployment:
     stranger: Certificate
     policy: Path
     poller: ServiceProcess
+    trimmed: TopicIdPartition
+    broker_retention: list[str]
     broker: TcpProxy
     database: TcpProxy
     database_url: str
@@ -109,8 +116,9 @@ class Deployment:
         return sum(row.topic_id_partition.topic == topic and row.state is finished for row in rows)
 
     def configure(self, topic: str, settings: dict[str, str]) -> None:
+        name = self.trimmed if topic == self.trimmed.topic else self.name(topic)
         with self.world.metadata() as rlmm:
-            rlmm.put_topic_config(self.name(topic).topic_id, settings, now=True)
+            rlmm.put_topic_config(name.topic_id, settings, now=True)
 
 
 @contextmanager
@@ -141,8 +149,18 @@ def deployed(directory: Path) -> Iterator[Deployment]:
         authority, policy = CertificateAuthority(directory), directory / "policy.toml"
         policy.write_text(POLICY)
         certificate = authority.issue("server")
-        broker = ending.enter_context(MetadataBroker(lambda names: metadata((), _CLUSTER_ID)))
+        make_log_dir(directory / "trimmed", 1, 0, SEGMENT_BYTES, "trimmed")
+        (trimmed,) = find_partitions([directory / "trimmed"]).partitions
+        broker_retention, addresses = [_NO_LIMIT], ["broker-0:1"]
+        led = topic_of("trimmed", trimmed.topic_id, partition(0, 1, 0, [1]))
+        broker = ending.enter_context(
+            MetadataBroker(
+                lambda names: metadata((led,), "bench", addresses),
+                lambda names: [_described(name, broker_retention[0]) for name in names],
+            )
+        )
         polled = ending.enter_context(TcpProxy(broker.address))
+        addresses.append(polled.address)
         made = Deployment(
             world,
             store,
@@ -155,6 +173,8 @@ def deployed(directory: Path) -> Iterator[Deployment]:
             authority.issue("stranger", hosts=(), uris=[STRANGER]),
             policy,
             _poller(directory, world, polled.address),
+            trimmed,
+            broker_retention,
             polled,
             database,
             database_url,
@@ -195,12 +215,22 @@ def _tls_rsm(
     return ServiceProcess("rsm", settings, directory / "tls-rsm")
 
 
+def _described(name: str, retention_ms: str) -> Any:
+    """Build what a broker has of a topic's retention."""
+    made = described(name, "delete")
+    for setting, value in (("retention.ms", retention_ms), ("retention.bytes", _NO_LIMIT)):
+        (made_of,) = described(name, value).configs
+        made_of.name = setting
+        made.configs.append(made_of)
+    return made
+
+
 def _poller(directory: Path, world: World, broker: str) -> ServiceProcess:
     settings = {
-        **rlm_settings(world.rsm.address, world.rlmm.address, [], _INTERVAL_MS),
+        **rlm_settings(
+            world.rsm.address, world.rlmm.address, [directory / "trimmed"], _INTERVAL_MS
+        ),
         "RLM_PARTITION_SOURCE": "poller",
-        "RLM_CLUSTER_ID": _CLUSTER_ID,
         "RLM_BOOTSTRAP_SERVERS": broker,
     }
-    del settings["RLM_LOG_DIRS"]
     return ServiceProcess("rlm", settings, directory / "poller")

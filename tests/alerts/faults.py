@@ -30,6 +30,7 @@ _DELETES = ("DeleteObject", "DeleteObjects")
 _READS = ("GetObject",)
 _LARGE_BYTES = 64 * 1024 * 1024
 _LARGE_EVERY_S = 2.0
+_TRIMMED = {"sediment.local.retention.owner": "rlm", "retention.ms": "-1"}
 _DAY = timedelta(days=1)
 _LONG_LOCKS = DatabaseLimits(idle_in_transaction_timeout_ms=600_000)
 
@@ -295,6 +296,23 @@ def _locked_table(deployment: Deployment) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _retention_set(deployment: Deployment) -> Iterator[None]:
+    deployment.broker_retention[0] = "86400000"
+    deployment.configure("trimmed", _TRIMMED)
+    yield
+    deployment.broker_retention[0] = "-1"
+
+
+@contextmanager
+def _trimming_ends(deployment: Deployment) -> Iterator[None]:
+    deployment.configure("trimmed", _TRIMMED)
+    deployment.poller.kill()
+    yield
+    deployment.poller.start()
+    deployment.configure("trimmed", {})
+
+
 ROUNDS: tuple[tuple[Fault, ...], ...] = (
     (
         Fault(
@@ -359,6 +377,11 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
             ),
         ),
         Fault(
+            "the brokers have a retention of a topic whose local records are RLM's to delete",
+            ("SedimentBrokerRetentionSet",),
+            _retention_set,
+        ),
+        Fault(
             "no replica of the console is available",
             ("SedimentConsoleDown",),
             _between(
@@ -408,6 +431,11 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
             "the index cache's directory is replaced by a file",
             ("SedimentIndexCacheFails",),
             _no_index_cache,
+        ),
+        Fault(
+            "the RLM that trims a topic is killed",
+            ("SedimentTrimmingStalled",),
+            _trimming_ends,
         ),
         Fault(
             "RSM is killed",

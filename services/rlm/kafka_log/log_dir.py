@@ -1,8 +1,10 @@
 """Find the partitions in a broker's log directories."""
 
 import fcntl
+import math
 import os
 import re
+import shutil
 import struct
 import threading
 from collections import Counter
@@ -162,6 +164,14 @@ def _check_is_kafkas(log_dir: Path) -> None:
     if any(map(_LOG_FILE.fullmatch, names)):
         raise LogDirError(log_dir, "is a partition's folder; name the log directory above it")
     raise LogDirError(log_dir, f"not a Kafka log directory: no {META_PROPERTIES}, no partitions")
+
+
+def free_bytes(log_dirs: Sequence[Path]) -> float:
+    """Return what the fullest of the directories' disks has left; NaN if one cannot be read."""
+    try:
+        return min(shutil.disk_usage(log_dir).free for log_dir in log_dirs)
+    except OSError:
+        return math.nan
 
 
 def _check_are_different(log_dirs: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Publish how long ago topics were verified, and the database was maintained."""
+"""Publish how old verifications, the database's maintenance and reports of trimmed logs are."""
 
 import logging
 from contextlib import suppress
@@ -8,7 +8,9 @@ from prometheus_client import Gauge
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.operations import CHECKS
-from services.rlmm.database.db import IS_KNOWN, Transactions, execute
+from services.api.topic_config import LOCAL_RETENTION_OWNER, LocalRetentionOwner
+from services.rlmm.changes.audit import NO_BROKER
+from services.rlmm.database.db import IS_KNOWN, PARTITIONS, Transactions, execute
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,20 @@ MAINTAINED = Gauge(
     "When the last `sediment db maintain` ended, Unix time; when the schema was made, if none did.",
 )
 
+TRIMMED = Gauge(
+    "sediment_rlmm_oldest_trim_report_timestamp_seconds",
+    "When the partition was reported whose latest report is the oldest, Unix time, by the broker "
+    "that led it. Of topics whose local records RLM deletes (sediment.local.retention.owner=rlm).",
+    ["broker_id"],
+)
+
+_TRIMMED = f"""
+    SELECT s.broker_id, extract(epoch FROM min(s.reported_at))::float8 AS oldest_s
+    FROM {PARTITIONS}
+    JOIN partition_states AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
+    WHERE t.config ->> '{LOCAL_RETENTION_OWNER}' = '{LocalRetentionOwner.RLM.value}'
+        AND p.delete_state IS NULL AND s.broker_id <> {NO_BROKER}
+    GROUP BY s.broker_id"""
 _MAINTAINED = """
     SELECT extract(epoch FROM coalesce(max(ended_at), (SELECT made_at FROM deployment)))::float8
         AS at_s
@@ -82,6 +98,10 @@ class VerificationAges:
         read = self._transactions.read
         [maintained] = read(lambda c: execute(c, _MAINTAINED, {}).fetchall())
         MAINTAINED.set(maintained.at_s)
+        trimmed = read(lambda c: execute(c, _TRIMMED, {}).fetchall())
+        TRIMMED.clear()
+        for row in trimmed:
+            TRIMMED.labels(row.broker_id).set(row.oldest_s)
         rows = read(lambda c: execute(c, AGES, {}).fetchall())
         for row in rows:
             UNVERIFIED.labels(row.kind).set(row.unverified)
