@@ -124,8 +124,13 @@ def test_what_was_deleted_from_the_tier_need_not_stay() -> None:
 
 @pytest.mark.parametrize(
     "in_tier",
-    [tier(log_start=20), tier((7, 20, 29), log_start=20), tier(log_start=40)],
-    ids=["nothing there", "of another leader", "not the log that was copied"],
+    [
+        tier(log_start=20),
+        tier((7, 20, 29), log_start=20),
+        tier(log_start=40),
+        tier((0, 40, 49), log_start=40),
+    ],
+    ids=["nothing there", "of another leader", "beyond this log", "there, and beyond this log"],
 )
 def test_it_stays_if_the_tier_begins_with_another_record(in_tier: Tier) -> None:
     assert trimmed(log(0, 10, 20, 30, end=35), in_tier) == 0
