@@ -17,6 +17,7 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.superseded import is_tail
 from services.cli.connections import Call, TopicPartition, command_group, with_services
 from services.cli.names import find_partition
 from services.cli.output import CommandError
@@ -66,7 +67,8 @@ def segments(
 ) -> None:
     """List a partition's segments in the tier, by offset.
 
-    In every state: being copied, finished, being deleted.
+    In every state: being copied, finished, being deleted. A tail is a copy of records whose local
+    segment had not rolled; it is deleted once that segment is in the tier.
     """
     if kept and (state or offset is not None):
         raise CommandError("--kept: give neither --state nor --offset with it")
@@ -118,7 +120,7 @@ def _segment_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
     return (
         f"{segment.start_offset}-{segment.end_offset}",
         size_text(max(segment.segment_size_in_bytes, 0)),
-        state_text(segment.state.value),
+        state_text(segment.state.value) + (", tail" if is_tail(segment) else ""),
         time_text(segment.max_timestamp_ms),
         epochs_text(segment.segment_leader_epochs),
         uuid_to_text(segment.remote_log_segment_id.id),

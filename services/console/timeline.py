@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.api.ids import is_tail_uuid
 from services.api.partitions import PartitionState
 from services.api.segment_batches import BinnedSegments, BinQuery, SegmentAxis, SegmentBin
 from services.console.tier import Tier
@@ -52,6 +53,7 @@ def _bin_as_json(each: SegmentBin) -> Json:
     return {
         "id": as_json(each.segment_id),
         "state": each.state.value,
+        "tail": each.segment_id is not None and is_tail_uuid(each.segment_id),
         "count": each.segments,
         "first": each.first,
         "last": each.last,

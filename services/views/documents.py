@@ -12,6 +12,7 @@ from services.api.partitions import PartitionEvent
 from services.api.retention import Deletion
 from services.api.retention_explained import Due, KafkasPart, SegmentExplanation
 from services.api.segments import RemoteLogSegmentMetadata, SegmentLeaderEpoch
+from services.api.superseded import is_tail
 
 Json = dict[str, object]
 
@@ -62,7 +63,8 @@ def segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
     offsets = ("start_offset", "end_offset", "segment_leader_epochs")
     others = ("max_timestamp_ms", "segment_size_in_bytes", "state", "copy_leased")
     id = uuid_to_text(segment.remote_log_segment_id.id)
-    return {"segment_id": id, **fields_as_json(segment, *offsets, *others)}
+    fields = fields_as_json(segment, *offsets, *others)
+    return {"segment_id": id, **fields, "tail": is_tail(segment)}
 
 
 @as_json.register

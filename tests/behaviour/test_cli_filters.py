@@ -20,12 +20,15 @@ from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,
+    FINISHED,
     MARKED,
     PARTITION_FINISHED,
     PARTITION_STARTED,
+    add,
     finished,
     move,
     put_deletion,
+    tail,
 )
 from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
@@ -68,6 +71,18 @@ def test_segments(
 ) -> None:
     listed = rlmm.answers("segments", f"{log.topic}-0", *options)
     assert [each["start_offset"] for each in listed] == starts
+
+
+def test_a_tail_is_named(rlmm: RlmmProcess, log: TopicIdPartition) -> None:
+    add(rlmm.client, tail(log, 30, 34), FINISHED)
+    listed = rlmm.answers("segments", f"{log.topic}-0", "--state", "FINISHED")
+    assert [(each["start_offset"], each["tail"]) for each in listed] == [
+        (10, False),
+        (20, False),
+        (30, True),
+    ]
+    lines = rlmm.sediment("segments", f"{log.topic}-0").stdout.splitlines()
+    assert ["tail" in line for line in lines[1:]] == [False, False, False, True]
 
 
 def test_the_last_events_and_what_was_left_out(rlmm: RlmmProcess, log: TopicIdPartition) -> None:

@@ -34,6 +34,7 @@ from tests.contract.rlmm.segments import (
     move,
     put_deletion,
     segment,
+    tail,
 )
 from tests.harness import served_fixtures
 from tests.harness.console import ServedConsole, serving_console
@@ -131,6 +132,16 @@ def test_a_timeline_has_segments_of_each_state_and_what_is_missing(
         (2_000, 2_000),
     ]
     assert (by_time["whole_from"], by_time["whole_to"]) == (1_000, 2_000)
+
+
+def test_a_tail_is_named(rlmm: RlmmProcess, console: ServedConsole) -> None:
+    (tp,) = a_topic("orders", 1)
+    finished(rlmm.client, tp, 0, 9)
+    last = add(rlmm.client, tail(tp, 10, 14), FINISHED)
+    found = console.get("/api/timeline", **of(tp))
+    assert [i["tail"] for i in found["items"]] == [False, True]
+    life = console.get("/api/segment", **of(tp, id=uuid_to_text(last.remote_log_segment_id.id)))
+    assert life["segment"]["tail"] is True
 
 
 @pytest.mark.deep

@@ -73,6 +73,7 @@ SEGMENT = {
     "state": one_of(RemoteLogSegmentState, "The state of its metadata."),
     "copy_leased": boolean("Whether a process is copying it now."),
     "segment_leader_epochs": EPOCHS,
+    "tail": boolean("Whether it is a tail: records copied before their segment rolled."),
 }
 
 RULE = {

@@ -140,7 +140,7 @@ export async function showPartition(main, name, query, signal) {
       ["epochs", (i) => i.epoch_first === i.epoch_last ? `${i.epoch_last}` : `${i.epoch_first} to ${i.epoch_last}`, "number"],
       ["bytes", (i) => bytes(i.bytes), "number"],
       ["latest record", (i) => time(i.max_timestamp_ms)],
-      ["state", (i) => i.state],
+      ["state", (i) => i.state + (i.tail ? ", a tail" : "")],
     ], listed, "no segment is in this range");
     [...list.querySelectorAll("tbody tr")].forEach((row, index) => {
       if (listed[index].id) row.dataset.id = listed[index].id;
@@ -173,7 +173,7 @@ function lifeOf(life) {
     element("p", {}, element("strong", {}, life.verdict ?? "")),
     facts([
       ["segment id", element("code", {}, life.segment_id)],
-      segment ? ["state", segment.state + (segment.copy_leased ? ", under a lease" : "")] : null,
+      segment ? ["state", segment.state + (segment.tail ? ", a tail" : "") + (segment.copy_leased ? ", under a lease" : "")] : null,
       segment ? ["size", `${number(segment.segment_size_in_bytes)} bytes`] : null,
       segment ? ["latest record", since(segment.max_timestamp_ms)] : null,
       segment ? ["leader epochs", segment.segment_leader_epochs.map(([epoch, start]) => `${epoch} from ${number(start)}`).join(", ")] : null,

@@ -49,7 +49,7 @@ export function textOf(item) {
   const epochs = item.epoch_first === item.epoch_last ? `epoch ${item.epoch_last}`
     : `epochs ${item.epoch_first} to ${item.epoch_last}`;
   return `${count(item.count, "segment")}: offsets ${number(item.start)} to ${number(item.end)}, ${epochs}, ` +
-    `${bytes(item.bytes)}, latest record ${time(item.max_timestamp_ms)}, ${item.state}`;
+    `${bytes(item.bytes)}, latest record ${time(item.max_timestamp_ms)}, ${item.state}${item.tail ? ", a tail" : ""}`;
 }
 
 function colourOf(name) {

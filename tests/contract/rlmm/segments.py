@@ -1,13 +1,14 @@
 """Provide the base class and the helpers of the RLMM contract's tests."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid, tail_uuid
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.segments import (
@@ -104,6 +105,12 @@ def segment(
         segment_leader_epochs=segment_leader_epochs(sorted((epochs or {0: start}).items())),
         **values,
     )
+
+
+def tail(tp: TopicIdPartition, start: int, end: int) -> RemoteLogSegmentMetadata:
+    """Return the copy of a tail that begins."""
+    whole = segment(tp, start, end)
+    return replace(whole, remote_log_segment_id=RemoteLogSegmentId(tp, tail_uuid()))
 
 
 def update_to(
