@@ -315,13 +315,13 @@ class Reporter:
         )
         led = _led_log(partition)
         report = None if led is None else _draft_report(partition, self._broker_id, led, tier)
-        if report is not None and not _is_same(sent.report, report):
-            return report_of(partition, self._broker_id)
-        if not is_old:
+        is_changed = report is not None and not _is_same(sent.report, report)
+        if not (is_changed or is_old):
             return None
-        # Read the state again before sending, unless the poll shows that nothing has changed.
-        is_as_polled = report is not None and partition.tier.is_as_polled
-        return report if is_as_polled else report_of(partition, self._broker_id)
+        # Read the state again before sending, unless the poll shows that no other process changed
+        # it. What a running copy changes is in a later report.
+        is_current = report is not None and not partition.tier.may_have_changed_elsewhere
+        return report if is_current else report_of(partition, self._broker_id)
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
         """Send reports once; return one outcome per report, in order."""

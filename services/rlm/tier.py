@@ -64,6 +64,8 @@ class Tier:
 
     Attributes:
         known: RLMM has the partition; None if RLMM was not read yet.
+        before_tails: the revision after which this process added only tails, behind a segment;
+            None if it added none. By time they are not due before that segment.
         log_start_offset: the tier's, from RLMM: lower offsets are deleted or being deleted.
         segments, size_bytes: of finished segments.
         start_offset: the lowest offset, not below log_start_offset, that a look-up in a finished
@@ -83,6 +85,7 @@ class Tier:
 
     known: bool | None = None
     revision: int | None = None
+    before_tails: int | None = None
     log_start_offset: int = 0
     segments: int = 0
     size_bytes: int = 0
@@ -148,10 +151,13 @@ class Tier:
         ends = [of_epoch.last for of_epoch in self.ranges.values()]
         if segment.start_offset <= max(ends, default=-1):
             return None
+        before = self.revision if self.before_tails is None else self.before_tails
+        id = segment.remote_log_segment_id
         tier = replace(
             self,
             revision=revision,
-            unfinished=[*self.unfinished],
+            before_tails=before if self.segments and is_tail(segment) else None,
+            unfinished=[s for s in self.unfinished if s.remote_log_segment_id != id],
             ranges=_copied(self.ranges),
             ranges_without_tails=_copied(self.ranges_without_tails),
         )

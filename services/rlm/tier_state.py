@@ -10,11 +10,11 @@ Rules:
   detects any change. An unchanged partition costs one row of RLMM, or nothing while `Revisions`
   follows its revision and it `is_as_polled`.
 * A caller that changes the partition calls `changed_here` before: until the next refresh neither
-  the polled revision nor a recent tier counts as current.
+  the polled revision nor a recent tier counts as current. After a copy, `copied` adds what changed.
 * When RLMM was set back (`Revisions.resets`), everything is read again, whatever its revision.
-* Deletions and copies are decided by `refresh` only. `recent` and `refresh_or_last` serve reads of
-  records: `recent` returns a tier that was read a moment ago, `refresh_or_last` also the last known
-  one while RLMM is down.
+* Deletions and copies are decided by `refresh` only, but for tails while the tier `is_as_polled`.
+  `recent` and `refresh_or_last` serve reads of records: `recent` returns a tier that was read a
+  moment ago, `refresh_or_last` also the last known one while RLMM is down.
 
 While RLMM is down, `refresh` raises. `refresh_or_last` returns the last known tier up to its age;
 one reader a second calls RLMM again, and the others do not wait for it. A pass that is cancelled or
@@ -108,6 +108,12 @@ class TierState:
         """Return whether the partition has changed since the last refresh, as the poll has it."""
         polled = self.polled_revision
         return polled is not None and polled not in (self._tier.revision or 0, self._polled_before)
+
+    @property
+    def may_have_changed_elsewhere(self) -> bool:
+        """Return whether another process may have changed the partition since the last refresh."""
+        is_unknown = self._tier.revision is None or self.polled_revision is None
+        return is_unknown or self.is_behind_poll or self._resets() != self._resets_read
 
     def changed_here(self) -> None:
         """Ignore the poll until the next refresh, because this process changes the partition."""
@@ -231,8 +237,13 @@ class TierState:
         """
         with self._lock:
             known = self._tier.revision
-            if known is not None and (known + 1, added_at + 1) == (added_at, finished_at):
+            # At `added_at` another pass listed the segment while it was copied.
+            if known in (added_at - 1, added_at) and added_at + 1 == finished_at:
                 self._tier = self._tier.behind_all(segment, finished_at) or self._tier
+                polled = self.polled_revision  # It may have the copy only later.
+                self._polled_before = min(polled or 0, finished_at)
+            if self._tier.revision == finished_at and self._changes_here == self._changes_read + 1:
+                self._changes_read = self._changes_here  # This copy is the only change.
 
     def _read(self, page: SegmentPage, listed: OnListed) -> Tier:
         # The first page's revision: changes between the pages are read at the next refresh.

@@ -69,6 +69,7 @@ from services.api.segments import (
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
 from services.api.validation import require, require_count, require_int32, require_int64
 from services.api.watches import WatchedPartition, WatchUpdate
+from services.common.batches import batches
 from services.rlmm.changes import (
     audit,
     endpoints,
@@ -305,7 +306,10 @@ class SqlRemoteLogMetadataManager:
             for log in polled_logs:
                 self._limits.check_report(log)
             self._transactions.change(polled_log_rows.store, polled_logs)
-        return [self._store_report(report) for report in reports]
+        outcomes: list[ReportOutcome] = []
+        for some in batches(reports, partition_states.MAX_REPORTS_AT_ONCE):
+            outcomes += self._store_reports(some)
+        return outcomes
 
     def raise_log_start_offset(
         self,
@@ -489,14 +493,17 @@ class SqlRemoteLogMetadataManager:
         anomaly_rows.check_deletions(record)
         return self._change_partition(record, context, anomaly_rows.record_deletions)
 
-    def _store_report(self, report: PartitionReport) -> ReportOutcome:
+    def _store_reports(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
         try:
-            self._limits.check_report(report)
-            return self._transactions.change(partition_states.store_report, report)
+            for report in reports:
+                self._limits.check_report(report)
+            return self._transactions.change(partition_states.store_reports, reports)
         except RetriableRemoteStorageError:
             raise  # A failure of the database would repeat for every later item.
         except RemoteStorageError as e:
-            return e
+            if len(reports) == 1:
+                return [e]
+        return [outcome for report in reports for outcome in self._store_reports([report])]
 
     def end_watches(self) -> None:
         """End all watches and refuse later ones: this process stops."""

@@ -8,9 +8,14 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.calls import Call, MutationContext, serving
-from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
+from services.api.errors import (
+    DeletionRefusedError,
+    FencedLeaderEpochError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.rlmm.changes.partition_states import MAX_REPORTS_AT_ONCE
 from services.rlmm.database.engine import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
@@ -95,21 +100,31 @@ class TestReports:
     def test_lock_timeout_fails_the_call_and_keeps_committed_reports(
         self, rlmm: OwnRlmm, tp: TopicIdPartition
     ) -> None:
-        tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(3)]
+        stored = MAX_REPORTS_AT_ONCE
+        tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(stored + 2)]
         rlmm.on_partition_leadership_changes([PartitionLeadership(each) for each in tps], [], 1)
         impatient = create_database_engine(rlmm.database_url, replace(PATIENT, lock_timeout_ms=50))
         with rlmm.engine.begin() as holder:
-            holder.execute(text("SELECT 1 FROM partitions WHERE partition = 1 FOR UPDATE"))
+            lock = f"SELECT 1 FROM partitions WHERE partition = {stored} FOR UPDATE"
+            holder.execute(text(lock))
             with pytest.raises(RetriableRemoteStorageError):
                 SqlRemoteLogMetadataManager(impatient).report_partition_state(
                     [report_of(each) for each in tps]
                 )
         impatient.dispose()
-        assert [rlmm.partition_state(each).value.report for each in tps] == [
-            report_of(tps[0]),
-            None,
-            None,
-        ]
+        reports = [rlmm.partition_state(each).value.report for each in tps]
+        assert reports == [*map(report_of, tps[:stored]), None, None]
+
+    def test_a_refused_report_stops_and_changes_no_other(
+        self, rlmm: OwnRlmm, tp: TopicIdPartition
+    ) -> None:
+        tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(3)]
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tps[1], 9)], [], 1)
+        outcomes = rlmm.report_partition_state([report_of(each) for each in tps])
+        refused = [isinstance(each, FencedLeaderEpochError) for each in outcomes]
+        assert refused == [False, True, False]
+        reports = [rlmm.partition_state(each).value.report for each in tps]
+        assert reports == [report_of(tps[0]), None, report_of(tps[2])]
 
 
 class TestLogStart:

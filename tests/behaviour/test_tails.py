@@ -13,13 +13,14 @@ import pytest
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, random_uuid
 from services.api.lineage import Lineage
+from services.api.partitions import OffsetGap
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.superseded import is_tail
 from services.records.index_files import open_transactions, parse_aborted_txns
-from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.tier import Tier
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.retained_log import AT_ONCE, Changed, take_turns
@@ -50,7 +51,9 @@ DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 class Sender:
     """An RLM with a clock that a test moves, and the bytes of logs that it sends."""
 
-    def __init__(self, stack: Stack, **methods: Callable[..., Any]) -> None:
+    def __init__(
+        self, stack: Stack, limits: RlmLimits = AT_ONCE, **methods: Callable[..., Any]
+    ) -> None:
         self.ahead_s = 0.0
         self.sent_bytes = self.calls = 0
         self._stack = stack
@@ -58,15 +61,20 @@ class Sender:
         self.rlm = BrokerRemoteLogManager(
             [stack.log_dir],
             rsm,
-            stack.rlmm,
-            AT_ONCE,
+            Changed(stack.rlmm, list_remote_log_segments=self._list),
+            limits,
             clock=lambda: time.monotonic() + self.ahead_s,
         )
+        self.listings = 0
 
     def _copy(self, metadata: RemoteLogSegmentMetadata, data: Any) -> bytes | None:
         self.calls += 1
         self.sent_bytes += metadata.segment_size_in_bytes
         return self._stack.rsm.copy_log_segment_data(metadata, data)
+
+    def _list(self, *arguments: Any, **named: Any) -> Any:
+        self.listings += 1
+        return self._stack.rlmm.list_remote_log_segments(*arguments, **named)
 
     def wait_and_copy(self) -> None:
         """See what is new, let it get old enough, and copy it."""
@@ -163,13 +171,43 @@ def test_a_tail_causes_no_listing_of_the_partition(
     for segment in stack.segments():
         listed.add(segment)
     assert (tier.cached.segments, before.segments) == (4, 3)
-    assert replace(tier.cached, newest=None, ranges={}, ranges_without_tails={}) == replace(
-        listed, newest=None, ranges={}, ranges_without_tails={}
-    )
+    same: dict[str, Any] = {
+        "newest": None,
+        "ranges": {},
+        "ranges_without_tails": {},
+        "before_tails": None,
+    }
+    assert replace(tier.cached, **same) == replace(listed, **same)
     whole = Lineage()
     assert list(tier.cached.covered(whole)) == list(listed.covered(whole)) == [(0, 29)]
     assert list(tier.cached.copied(whole)) == list(listed.copied(whole)) == [(0, 19)]
     assert list(before.covered(whole)) == [(0, 24)]  # a tier that was returned never changes
+
+
+def test_tails_of_a_partition_at_rest_read_nothing_of_rlmm(
+    stack: Stack, files: PartitionFiles
+) -> None:
+    put(stack, {**TAILS, "retention.ms": str(10**15)})
+    sender = Sender(stack, replace(AT_ONCE, interval_s=60.0))
+
+    def pass_on() -> int:
+        sender.ahead_s += AGE_S
+        before = sender.listings
+        sender.rlm.lanes.revisions.tick()
+        assert sender.rlm.lanes.revisions.wait_idle(60.0)
+        take_turns(sender.rlm)
+        return sender.listings - before
+
+    for _ in range(4):
+        pass_on()
+    for number in range(3):
+        append(files, batch(25 + number))
+        assert [pass_on(), pass_on(), pass_on()] == [0, 0, 0]
+    assert tails(stack) == [(20, 24), (25, 25), (26, 26), (27, 27)]
+    # Another process is noticed.
+    stack.rlmm.record_gap(NAME, OffsetGap(900, 901), BROKER_ID)
+    append(files, batch(28))
+    assert pass_on() > 0
 
 
 def test_a_rolled_segment_is_sent_whole_and_its_tails_are_deleted(

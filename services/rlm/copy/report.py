@@ -171,8 +171,6 @@ class PassReport:
         return sum(problem.blocked_segments for problem in self.problems)
 
     @property
-    def found_nothing(self) -> bool:
-        """Return whether the pass had nothing to do and nothing to report."""
-        copied = self.copied_segments + self.copied_tails
-        found = (copied, self.cleaned_attempts, self.problems, self.failure)
-        return not any(found)
+    def found_only_tails(self) -> bool:
+        """Return whether the pass had at most tails to copy, and nothing to report."""
+        return not any((self.copied_segments, self.cleaned_attempts, self.problems, self.failure))

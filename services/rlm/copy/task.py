@@ -157,9 +157,14 @@ class CopyTask:
             self._partition.copy.lag = Lag()
             return
         try:
-            if not self._is_idle(local, leadership):
+            idle = self._log_if_idle(local, leadership)
+            tail = None if idle is None else self._due_tail(idle, self._partition.tier.cached)
+            if idle is None:
                 with exclusive(local.folder.path):
                     self._pass(local, leadership, report)
+            elif tail is not None:
+                with exclusive(local.folder.path):
+                    self._tail_pass(local, leadership, idle, tail, report)
         except FileNotFoundError:
             _log.info("%s: the broker removed its folder; copying ends", self._name)
             self._partition.copy.lag = Lag()
@@ -232,25 +237,42 @@ class CopyTask:
             report.problems.append(problem)
         if failure is not None and not report.failure:
             raise failure
-        if report.found_nothing and not self._lagging and not tier.unfinished:
+        if report.found_only_tails and not self._lagging and not tier.unfinished:
             self._idle_state = self._state_at(log, leadership)
 
-    def _is_idle(self, local: LocalPartition, leadership: Leadership) -> bool:
-        """Return whether nothing changed since a pass that had nothing to do."""
-        if self._idle_state is None:
-            return False
-        log = local.read()
-        if log is None or self._idle_state != self._state_at(log, leadership):
-            return False
-        return self._due_tail(log, self._partition.tier.cached) is None
+    def _tail_pass(
+        self,
+        local: LocalPartition,
+        leadership: Leadership,
+        log: LocalLog,
+        tail: Tail,
+        report: PassReport,
+    ) -> None:
+        """Copy a tail after a pass that had nothing else to do, without a call to read the tier."""
+        tier = self._partition.tier.cached
+        self._idle_state = None
+        if self._partition.copy.blocked_until_restart is None:
+            current = _Pass(local, log, tier, OffsetRanges(), OffsetRanges(), (), report)
+            self._copy_tail(current, tail, self._lineage(tier, log.lineage))
+        if report.found_only_tails:
+            self._idle_state = self._state_at(log, leadership)
 
-    def _state_at(self, log: LocalLog, leadership: Leadership) -> object:
-        """Return what decides whether a pass has anything to do; None if RLMM has to be read.
+    def _log_if_idle(self, local: LocalPartition, leadership: Leadership) -> LocalLog | None:
+        """Return the log if only its active segment changed since a pass had nothing to do.
 
-        The active segment does not decide: it is not copied, unless a tail is due.
+        The active segment is not copied, unless a tail is due.
         """
         tier = self._partition.tier
-        if not tier.is_as_polled or log.log_end_offset < tier.cached.log_start_offset:
+        if self._idle_state is None or not tier.is_as_polled:
+            return None
+        log = local.read()
+        is_idle = log is not None and self._idle_state == self._state_at(log, leadership)
+        return log if is_idle else None
+
+    def _state_at(self, log: LocalLog, leadership: Leadership) -> object:
+        """Return what decides whether a pass has anything to do; None if one always has."""
+        tier = self._partition.tier
+        if log.log_end_offset < tier.cached.log_start_offset:
             return None
         return (
             log.rolled,

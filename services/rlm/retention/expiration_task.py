@@ -126,8 +126,9 @@ class ExpirationTask:
         return report
 
     def _pass(self, report: ExpirationReport, pauses_copies: bool) -> None:
-        tier = self._partition.tier.cached
-        if not self._partition.tier.is_as_polled or tier.unfinished or tier.deleting_segments:
+        state, tier = self._partition.tier, self._partition.tier.cached
+        # Copies of this process begin no deletion.
+        if state.may_have_changed_elsewhere or tier.unfinished or tier.deleting_segments:
             self._finish_started(report)
         topic = self._owned_settings()
         if topic is None or self._report_if_due(topic, by_cached=True) is None:

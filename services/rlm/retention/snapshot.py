@@ -128,7 +128,10 @@ def may_be_due(
         return False
     if nothing_due is None:
         return True
-    if (nothing_due.revision, nothing_due.topic) != (tier.revision, topic):
+    revisions = [tier.revision]
+    if nothing_due.until_s is not None:
+        revisions.append(tier.before_tails)
+    if nothing_due.revision not in revisions or nothing_due.topic != topic:
         return True
     if nothing_due.until_s is not None and now_s >= nothing_due.until_s:
         return True

@@ -6,11 +6,17 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from services.api.calls import AtRevision, MutationOutcome
-from services.api.errors import ConcurrentUpdateError, DeletionRefusedError, InvalidRangeError
+from services.api.errors import (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    InvalidRangeError,
+    RemoteStorageError,
+)
 from services.api.holds import Mark
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partitions import NEVER_TRIMMED, NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.remote_log_metadata_manager import ReportOutcome
 from services.api.segments import segment_leader_epochs
 from services.api.topic_config import LOCAL_RETENTION_OWNER, LocalRetentionOwner
 from services.rlmm.changes import gaps, polled_log_rows
@@ -119,14 +125,32 @@ def _row_of(report: PartitionReport) -> dict[str, object]:
     }
 
 
-def store_report(connection: Connection, report: PartitionReport) -> AtRevision[PartitionState]:
-    """Store one report; see RemoteLogMetadataManager.report_partition_state.
+MAX_REPORTS_AT_ONCE = 25
+"""Of one transaction, which locks their partitions."""
 
-    A report that changes only figures costs the partition's lock and one statement.
+
+def store_reports(
+    connection: Connection, reports: Sequence[PartitionReport]
+) -> list[ReportOutcome]:
+    """Store reports; see RemoteLogMetadataManager.report_partition_state.
+
+    One that changes only figures costs one statement. A refused one has changed nothing.
     """
-    tp = report.topic_id_partition
-    batch = Batch(connection, LockedPartitions.lock_or_create(connection, [tp]))
-    partition, records = batch.partitions.of(tp).row, batch.records
+    tps = [report.topic_id_partition for report in reports]
+    batch = Batch(connection, LockedPartitions.lock_or_create(connection, tps))
+    outcomes: list[ReportOutcome] = []
+    for report in reports:
+        try:
+            outcomes.append(_stored(batch, report))
+        except RemoteStorageError as e:
+            outcomes.append(e)
+    batch.write()
+    return outcomes
+
+
+def _stored(batch: Batch, report: PartitionReport) -> AtRevision[PartitionState]:
+    connection, records, tp = batch.connection, batch.records, report.topic_id_partition
+    partition = batch.partitions.of(tp).row
     if partition.delete_state == FINISHED.value:
         raise removed_partition(tp)
     fence(partition, tp, report.leader_epoch)
@@ -145,7 +169,6 @@ def store_report(connection: Connection, report: PartitionReport) -> AtRevision[
         records.change(
             partition, Event("LINEAGE", lost, new, report.broker_id, report.leader_epoch)
         )
-    batch.write()
     reported_at_ms = ms_of(stored.reported_at)
     state = PartitionState(
         partition.log_start_offset,

@@ -66,6 +66,17 @@ UNFINISHED = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state
         pytest.param({"config": NOTHING_SET, "nothing_due": None}, False, id="no limits"),
         pytest.param({"nothing_due": None}, True, id="the first pass"),
         pytest.param({"tier": replace(TIER, revision=8)}, True, id="a changed partition"),
+        pytest.param(
+            {"tier": replace(TIER, revision=9, before_tails=7)}, False, id="only tails were added"
+        ),
+        pytest.param(
+            {
+                "tier": replace(TIER, revision=9, before_tails=7),
+                "nothing_due": replace(LOOKED, until_s=None),
+            },
+            True,
+            id="a tail that nothing before it becomes due with",
+        ),
         pytest.param({"config": replace(BY_TIME, revision=3)}, True, id="changed settings"),
         pytest.param({"config": BOTH_WAIT}, True, id="settings that have waited"),
         pytest.param({"config": FIRST_WAITS, "nothing_due": None}, False, id="a first limit waits"),
