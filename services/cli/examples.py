@@ -59,6 +59,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "reconcile": ("", "--delete --grace 2d"),
     "scrub": ("--rate 100MiB", "--part 3/28"),
     "verify": ("payments-0",),
+    "restore": (
+        "payments-0 /var/lib/kafka/new",
+        "payments-0 payments-1 /var/lib/kafka/new --as again",
+        "payments-0 /var/lib/kafka/new --as again --before 2026-01-31",
+    ),
     "partitions undelete": ('payments-0 --reason "wrong topic"',),
     "partitions reset-epoch": ("payments-0 --epoch 12 --yes --reason mistake",),
     "partitions drop-history": ('payments-0 --reason "a lost disk"',),

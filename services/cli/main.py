@@ -56,6 +56,7 @@ GROUPS = {
         "reconcile": ("reconcile", "Compare the object store with the metadata."),
         "scrub": ("reconcile", "Read stored segments and verify their checksums."),
         "verify": ("verify", "Read a partition's segments and verify their checksums."),
+        "restore": ("restore", "Restore partitions from the tier into a broker's log directory."),
         "db": ("db", "Create, check, maintain and rebuild the metadata database."),
     },
     "Run": {

@@ -31,6 +31,8 @@ FAILPOINTS: dict[str, str] = {
     "export.kept": "An export keeps its offsets from retention; it has not read any yet.",
     "export.committed": "An export committed some offsets of a partition; others are to come.",
     "repair.copied": "A repaired segment's copy is whole; RLMM does not know it yet.",
+    "restore.segment": "A restore wrote a segment; others are to come.",
+    "restore.recorded": "The checkpoints have a restored log, which does not have its name yet.",
     "rsm.upload_begun": "RSM began the upload of the log object; the store has no part of it.",
     "rsm.part_written": "RSM wrote a part of the log object; its upload is not complete.",
     "rsm.log_written": "RSM wrote the log object; indexes and manifest are to come.",

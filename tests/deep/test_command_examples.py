@@ -1,6 +1,7 @@
 """Run the first example of each command beside a real `sediment up`, as its help shows it."""
 
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,9 +39,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (directory / "policy.toml").write_text(POLICY)
     (directory / "rsm.env").write_text(SETTINGS)
     snapshot_file(directory, SNAPSHOTS)
+    (directory / "new").mkdir()
+    shutil.copy(BUNDLED_LOG / "meta.properties", directory / "new")
     names = ("policy.toml", "rsm.env", "remote_log_snapshot")
     stand_in = {name: str(directory / name) for name in names}
-    return {"/var/lib/kafka/data": str(directory / "log"), **stand_in}
+    log_dirs = {"/var/lib/kafka/data": "log", "/var/lib/kafka/new": "new"}
+    return {name: str(directory / of) for name, of in log_dirs.items()} | stand_in
 
 
 def typed(command: str, files: dict[str, str]) -> list[str]:

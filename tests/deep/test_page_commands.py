@@ -40,6 +40,7 @@ ELSEWHERE = {
     "run/console.md": "tests/console/test_process.py",
     "run/disasters.md": "tests/deep/test_disaster_page.py",
     "run/kubernetes.md": "tests/cluster/release.py",
+    "run/restore.md": "tests/kafka/test_restore.py",
     "run/security.md": "tests/deep/test_security_page_in_full.py",
     "start/production.md": "tests/deep/test_production_page.py",
     "use/clients.md": "tests/deep/test_cli_up.py",

@@ -62,6 +62,7 @@ KILLED_ELSEWHERE = {
     "sweep.": "tests/spark",
     "export.": "tests/spark",
     "repair.": "tests/behaviour/test_cli_scrub.py",
+    "restore.": "tests/behaviour/test_cli_restore.py",
 }
 """Kinds of failpoints, and where each place of the kind is a kill."""
 

@@ -135,6 +135,48 @@ _RUN = fields(
     },
 )
 
+_RESTORE = fields(
+    "What was restored.",
+    {
+        "partitions": list_of(
+            fields(
+                "A partition that was restored.",
+                PARTITION
+                | {
+                    "restored_as": fields("The partition that it became.", PARTITION),
+                    "start_offset": integer("The first offset of the restored log."),
+                    "end_offset": integer("The offset that its next record gets."),
+                    "segments": integer("Its segments."),
+                    "size_bytes": integer("The size of their log files."),
+                    "resumed_segments": integer("Those that an earlier run had written."),
+                    "missing": list_of(
+                        fields(
+                            "A range.",
+                            {
+                                "start_offset": integer("Its first offset."),
+                                "end_offset": integer("Its last offset, inclusive."),
+                            },
+                        ),
+                        "Offsets that were not found; with --allow-holes.",
+                    ),
+                    "open_transactions": list_of(
+                        fields(
+                            "A transaction.",
+                            {
+                                "producer_id": integer("The id of its producer."),
+                                "start_offset": integer("Its first offset."),
+                            },
+                        ),
+                        "Transactions that end after the end of the restored log.",
+                    ),
+                },
+            ),
+            "The restored partitions.",
+        ),
+        "failures": list_of(text("A failure."), "The partitions that were not, and why."),
+    },
+)
+
 _VERIFIED = fields(
     "What was verified of a topic in one way.",
     {
@@ -360,6 +402,7 @@ DOCUMENTS = (
     Document(("scrub",), (_SCRUB,)),
     Document(("copy",), (_COPY,)),
     Document(("verify",), (_VERIFY,)),
+    Document(("restore",), (_RESTORE,)),
     Document(("verified",), (_VERIFIED,), is_listed=True),
     Document(("anomalies",), (ANOMALY,), is_listed=True),
 )
