@@ -426,3 +426,25 @@ def test_topic_leaves_no_segments_when_tiering_is_turned_off(tiered: Partition) 
     tiered.wait_until_nothing_is_left()
     records = tiered.read()
     assert [r.offset for r in records] == list(range(active, RECORDS))
+
+
+# --- a topic that RLM looks after -----------------------------------------------------------------
+
+
+def test_a_topic_that_rlm_looks_after_gets_no_copy_of_its_broker(tiered: Partition) -> None:
+    deployment, segments = tiered.deployment, tiered.finished()
+    topic_id, owner = tiered.name.topic_id, "sediment.local.retention.owner"
+    with tiered.world.metadata() as rlmm:
+        entries = rlmm.topic_config(topic_id).entries
+        rlmm.put_topic_config(topic_id, {**entries, owner: "rlm"})
+        tiered.produce()
+
+        def refusals() -> list[str]:
+            refused = f"topic {tiered.name.topic}: RLM copies it and deletes its local records"
+            return [line for line in deployment.broker_log() if refused in line]
+
+        eventually(lambda: len(refusals()) > 1, DEADLINE_MS)
+        assert tiered.finished() == segments
+        assert {row.remote_log_segment_id.id for row in segments} == tiered.objects().keys()
+        rlmm.put_topic_config(topic_id, entries)
+    tiered.wait_until_tiered()
