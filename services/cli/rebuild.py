@@ -9,15 +9,17 @@ import typer
 from services.api.calls import MutationContext
 from services.api.ids import uuid_to_text
 from services.cli.connections import Call, Locations, with_services
-from services.cli.output import EXIT_PARTIAL, WATCHED_S, Table, progress
+from services.cli.output import EXIT_PARTIAL, WATCHED_S, CommandError, Table, progress
 from services.common.quantities import counted
 from services.views.texts import time_text
 from services.workflows.deployment_state import (
     Head,
+    KeptState,
     PutBack,
     read_kept,
     settle,
 )
+from services.workflows.other_topic import other_topic
 from services.workflows.rebuild import HOLD, Rebuild, RebuildPlan
 from services.workflows.rebuild_document import freeze_document, rebuild_document
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
@@ -34,6 +36,19 @@ def rebuild(
         typer.Option("--apply", help="Freeze all deletions and import what the metadata lacks."),
     ] = False,
     location: Locations = None,
+    topic: Annotated[
+        str,
+        typer.Option(metavar="TOPIC", help="With --as: its name or id there."),
+    ] = "",
+    as_name: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="Bring a topic of another deployment in under this name, from one read-only "
+            "location. Its objects are never deleted.",
+        ),
+    ] = "",
 ) -> None:
     """Rebuild the metadata from the manifests in the bucket.
 
@@ -45,9 +60,15 @@ def rebuild(
     Exit codes:
       1  something is damaged, refused, or only in the metadata; each is named
     """
-    plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]))
+    plan = RebuildPlan(uuid4().hex, apply, tuple(location or [0]), only_listed=bool(as_name))
+    if topic and not as_name:
+        raise CommandError("--topic goes with --as")
+    if as_name and len(plan.locations) != 1:
+        raise CommandError("--as takes one --location")
     with call.tier_clients() as (store, objects, metadata), progress(every_s=WATCHED_S) as show:
-        stored = read_kept(objects)
+        stored = KeptState(None) if as_name else read_kept(objects)
+        if as_name:
+            objects = other_topic(objects, plan.locations[0], topic, as_name)
         done = Rebuild(
             metadata, store, objects, plan, lambda done: show(_progress_text(done))
         ).run()
@@ -55,7 +76,10 @@ def rebuild(
     call.show(
         rebuild_document(plan, done, stored, back),
         *_tables(plan, done),
-        lines=[*_lines(done), *_lines_of_state(stored.head, back, stored.waiting)],
+        lines=[
+            *_lines(done),
+            *([] if as_name else _lines_of_state(stored.head, back, stored.waiting)),
+        ],
     )
     raise typer.Exit(EXIT_PARTIAL if done.needs_operator or back.refused else 0)
 

@@ -7,6 +7,7 @@ from uuid import UUID
 from services.api.calls import MutationContext
 from services.api.errors import (
     ConcurrentUpdateError,
+    DeletionRefusedError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -28,6 +29,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.common.batches import batches
 from services.common.failpoints import failpoint
 from services.workflows.copy_segments import GoneError
+from services.workflows.segment_views import missing_objects
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -84,6 +86,9 @@ def delete_sources(
 
     No reader may have a look-up from before the adoption. Idempotent: rows do not say whether they
     were adopted, so the location is asked to delete the objects of every one that has its own copy.
+
+    Raises:
+        DeletionRefusedError: the location is read-only, where RSM deletes nothing.
     """
     source = imported_custom_metadata(location_id, None)
     for partition in all_partitions(rlmm):
@@ -93,6 +98,12 @@ def delete_sources(
         rows = all_segments(rlmm, tp, states=(_FINISHED,))
         own = (row for row in rows if row.custom_metadata and not is_imported(row.custom_metadata))
         for batch in batches(own, MAX_DELETE_BATCH):
-            yield from rsm.delete_log_segment_data_batch(
-                [replace(row, custom_metadata=source) for row in batch]
-            )
+            sources = [replace(row, custom_metadata=source) for row in batch]
+            errors = rsm.delete_log_segment_data_batch(sources)
+            for each, error in zip(sources, errors, strict=True):
+                if error is None and not missing_objects(rsm, each):
+                    segment_id = each.remote_log_segment_id
+                    raise DeletionRefusedError(
+                        f"{segment_id} is still there: location {location_id} is read-only"
+                    )
+                yield error

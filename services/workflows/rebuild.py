@@ -71,11 +71,13 @@ class RebuildPlan:
     Attributes:
         run_id: the plan id of the imported segments in the audit trail.
         locations: the locations whose manifests are read.
+        only_listed: compare no partition that has no objects there.
     """
 
     run_id: str
     apply: bool = False
     locations: Sequence[int] = (CURRENT_LOCATION,)
+    only_listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Rebuild:
                 self.compare(view, partition, list(listed), readers)
                 self._on_progress(self._done)
         for tp in view.partitions(0, 1):
-            if (tp.topic_id, tp.partition) not in visited:
+            if (tp.topic_id, tp.partition) not in visited and not self._plan.only_listed:
                 self.check_missing(tp)
         return self._done
 

@@ -9,7 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
+from services.api.errors import (
+    CorruptSegmentError,
+    DeletionRefusedError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import RemoteLogSegmentId
 from services.api.imported_segments import is_imported
 from services.api.operations import RunKind, RunOutcome
@@ -143,6 +147,19 @@ def test_sources_are_deleted_of_adopted_segments_alone(copies: Copies) -> None:
     assert {key.startswith(copies.theirs.stem(other)) for key in copies.theirs.left()} == {True}
     assert_own(copies, row, whole(1))
     assert fetched(copies.rsm, other) == whole(2).log
+
+
+def test_sources_in_a_read_only_location_do_not_count_as_deleted(
+    rlmm: OwnRlmm, tmp_path: Path
+) -> None:
+    theirs = local_tier(tmp_path)
+    with closing(build_manager(theirs.settings)) as rsm:
+        copies = Copies(rlmm, rsm, theirs)
+        copies.bring(whole(1))
+        copies.adopted()
+        with pytest.raises(DeletionRefusedError, match="still there: location 7 is read-only"):
+            list(delete_sources(rlmm, rsm, 7, {}))
+    assert theirs.left()
 
 
 class NotSwitched(Wrapper[Any]):
