@@ -26,7 +26,7 @@ BUDGETS = {
     "services/rpc": 5_700,
     "services/rsm": 7_800,
     "services/rlmm": 10_500,
-    "services/workflows": 4_800,
+    "services/workflows": 4_950,
     "services/rlm": 20_950,
     "services/records services/client": 2_280,
     "services/views": 1_470,
