@@ -30,7 +30,7 @@ FAILPOINTS: dict[str, str] = {
     "sweep.deleted": "A sweep deleted what it marked; partitions and the report are to come.",
     "export.kept": "An export keeps its offsets from retention; it has not read any yet.",
     "export.committed": "An export committed some offsets of a partition; others are to come.",
-    "repair.copied": "A repaired segment's copy is whole; RLMM does not know it yet.",
+    "replacement.copied": "A segment's other copy is whole; RLMM does not know it yet.",
     "restore.segment": "A restore wrote a segment; others are to come.",
     "restore.recorded": "The checkpoints have a restored log, which does not have its name yet.",
     "rsm.upload_begun": "RSM began the upload of the log object; the store has no part of it.",

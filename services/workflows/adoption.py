@@ -51,7 +51,7 @@ class Adoption:
         self, row: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> RemoteLogSegmentMetadata:
         custom = self._rsm.copy_log_segment_data(replace(row, custom_metadata=None), data)
-        failpoint("adoption.copied")
+        failpoint("replacement.copied")
         return replace(row, custom_metadata=custom)
 
     def read(

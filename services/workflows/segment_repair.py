@@ -117,7 +117,7 @@ class SegmentRepair:
             custom_metadata = self._rsm.copy_log_segment_data(segment, data)
         except (CorruptSegmentError, RemoteResourceNotFoundError) as e:
             return False, f"it cannot be rebuilt: {e}"
-        failpoint("repair.copied")
+        failpoint("replacement.copied")
         assert custom_metadata is not None  # RSM has returned some for the first copy.
         what = ", ".join(changed) or "no index; the manifest was another copy's"
         context = MutationContext(reason=_REASON, rule_detail=f"scrub {self._run_id}: {what}"[:256])

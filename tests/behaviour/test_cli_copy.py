@@ -1,5 +1,9 @@
 """Test `sediment copy` over real services."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,3 +69,29 @@ def test_options_that_do_not_go_together_are_refused(rlmm: RlmmProcess, tmp_path
     assert "give either --adopt or --to" in rlmm.refusal("copy", "--adopt", "--to", tmp_path)
     assert "there is no directory" in rlmm.refusal("copy", "--to", tmp_path / "none")
     assert "goes with --adopt" in rlmm.refusal("copy", "--to", tmp_path, "--delete-source", 7)
+
+
+def test_killed_adoption_is_continued(
+    theirs: ForeignTier, rsm: ServedRsm, rlmm: RlmmProcess, tmp_path: Path
+) -> None:
+    row = imported(whole(1))
+    theirs.store(row, whole(1))
+    rlmm.client.import_remote_log_segments([SegmentImport((row,))])
+    addresses = {"SEDIMENT_RSM": rsm.address, "SEDIMENT_RLMM": rlmm.address}
+    killed = subprocess.run(
+        [sys.executable, "-m", "services.cli", "copy", "--adopt"],
+        env={**os.environ, **addresses, "SEDIMENT_FAILPOINT": "replacement.copied"},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    [still] = all_segments(rlmm.client, row.topic_id_partition)
+    assert fetched(rsm.client, still) == whole(1).log
+    [own] = [*(tmp_path / "own").rglob("*.manifest")]
+    [report] = rlmm.answers("copy", "--adopt")
+    assert (report["copied"], report["failed"]) == (1, 0)
+    [now] = all_segments(rlmm.client, row.topic_id_partition)
+    assert fetched(rsm.client, now) == whole(1).log
+    assert [*(tmp_path / "own").rglob("*.manifest")] == [own]
+    assert len([*(tmp_path / "own").rglob("*.log")]) == 1

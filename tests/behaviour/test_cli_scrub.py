@@ -131,7 +131,7 @@ def test_a_repair_that_is_killed_is_made_by_the_next(
     addresses = {**rlmm.variables, "SEDIMENT_RLMM": rlmm.address}
     killed = subprocess.run(
         [sys.executable, "-m", "services.cli", "scrub", "--repair"],
-        env={**os.environ, **addresses, "SEDIMENT_FAILPOINT": "repair.copied"},
+        env={**os.environ, **addresses, "SEDIMENT_FAILPOINT": "replacement.copied"},
         capture_output=True,
         timeout=120,
         check=False,
