@@ -8,6 +8,7 @@ from services.api.errors import RemoteStorageError
 from services.api.lineage import EpochRanges, Lineage
 from services.api.partitions import OffsetGap
 from services.api.segments import RemoteLogSegmentMetadata
+from services.api.superseded import is_tail
 from services.records.index_files import AbortedTxn, OffsetIndex
 
 
@@ -68,7 +69,7 @@ def reach_of(
     while True:
         while number < len(parts) and parts[number].first <= at:
             part = parts[number]
-            best = part if best is None or part.last > best.last else best
+            best = part if best is None or _rank(part) > _rank(best) else best
             number += 1
         if best is None or best.last < at:
             behind = _behind_gap(gaps, at)
@@ -86,6 +87,11 @@ def _in_lineage(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) 
     for segment in segments:
         for first, last in ranges.of(segment):
             yield Extent(segment, first, last)
+
+
+def _rank(part: Extent) -> tuple[int, bool]:
+    """Return how well a part serves: a tail may be deleted once the rolled segment is there."""
+    return part.last, not is_tail(part.segment)
 
 
 def _append(extents: list[Extent], extent: Extent) -> None:

@@ -142,6 +142,8 @@ def test_a_tail_is_named(rlmm: RlmmProcess, console: ServedConsole) -> None:
     assert [i["tail"] for i in found["items"]] == [False, True]
     life = console.get("/api/segment", **of(tp, id=uuid_to_text(last.remote_log_segment_id.id)))
     assert life["segment"]["tail"] is True
+    finished(rlmm.client, tp, 10, 29)
+    assert console.get("/api/timeline", **of(tp))["holes"] == []
 
 
 @pytest.mark.deep

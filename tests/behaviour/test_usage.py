@@ -18,6 +18,7 @@ from tests.contract.rlmm.segments import (
     finished,
     move,
     segment,
+    tail,
 )
 from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
@@ -68,6 +69,23 @@ def test_each_topic_has_a_row(rlmm: RlmmProcess, orders: TopicIdPartition) -> No
         "cost_per_month": 0.05,
     }
     assert rlmm.answers("usage", "orders", "orders", "--price-per-gib-month=0.02") == [found]
+
+
+def test_tails_count_as_they_are_stored_until_they_are_deleted(rlmm: RlmmProcess) -> None:
+    (tp,) = a_topic("tailed")
+    last = add(rlmm.client, tail(tp, 0, 4), FINISHED)
+    finished(rlmm.client, tp, 0, 9)  # It supersedes the tail.
+    size = last.segment_size_in_bytes
+
+    def counted() -> list[int]:
+        (row,) = rlmm.answers("usage", "tailed")
+        names = ("finished_segments", "finished_bytes", "live_bytes", "objects")
+        return [row[name] for name in names]
+
+    assert counted() == [2, 2 * size, 2 * size, 6]
+    assert rlmm.client.partition_state(tp).value.gaps == ()
+    move(rlmm.client, last, DELETE_STARTED, DELETE_FINISHED)
+    assert counted() == [1, size, size, 3]
 
 
 def test_what_a_broker_deleted_counts_apart_while_it_is_kept(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from services.api.errors import RemoteStorageError
+from services.api.ids import RemoteLogSegmentId, tail_uuid
 from services.api.lineage import Lineage
 from services.api.partitions import OffsetGap
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
@@ -35,6 +36,10 @@ def made(start: int, end: int, *epochs: tuple[int, int], **fields: Any) -> Remot
     return changed(segment(TP, number), **values)
 
 
+def tail(start: int, end: int) -> RemoteLogSegmentMetadata:
+    return changed(made(start, end), remote_log_segment_id=RemoteLogSegmentId(TP, tail_uuid()))
+
+
 def changed(one: RemoteLogSegmentMetadata, **fields: Any) -> RemoteLogSegmentMetadata:
     values = {name: getattr(one, name) for name in one.__slots__}
     return RemoteLogSegmentMetadata(**{**values, **fields})
@@ -62,6 +67,23 @@ def test_each_offset_is_read_from_one_segment() -> None:
     found = reach(segments, [(0, 0)])
     assert ranges(found, segments) == [(0, 0, 99), (1, 100, 149), (3, 150, 199)]
     assert (found.first, found.end) == (0, 200)
+
+
+def test_tails_are_read_until_their_segment_is_there() -> None:
+    tails = [tail(100, 119), tail(120, 149)]
+    segments = [made(0, 99), *tails]
+    found = reach(segments, [(0, 0)])
+    assert ranges(found, segments) == [(0, 0, 99), (1, 100, 119), (2, 120, 149)]
+    assert (found.first, found.end) == (0, 150)
+    for rolled_end, read in (
+        (149, [(0, 0, 99), (3, 100, 149)]),
+        (199, [(0, 0, 99), (3, 100, 199)]),
+    ):
+        segments = [made(0, 99), *tails, made(100, rolled_end)]
+        assert ranges(reach(segments, [(0, 0)]), segments) == read
+    # Equal to a tail, the rolled segment is read: it stays.
+    segments = [made(0, 99), tail(100, 149), made(100, 149)]
+    assert ranges(reach(segments, [(0, 0)]), segments) == [(0, 0, 99), (2, 100, 149)]
 
 
 def test_only_the_epochs_of_the_lineage_count() -> None:
