@@ -58,15 +58,19 @@ NOT_MARKED = "not marked for deletion"
 def list_partitions(call: Call, names: TopicPartitions = None) -> None:
     """Show what an RLM ships and serves.
 
-    Partitions with problems come first, then those with the largest lag. `list` may be left out.
+    Partitions with problems come first, then those with the largest lag; then the live RLMs of the
+    cluster, if they announce themselves. `list` may be left out.
     """
     with call.rlm_client() as manager:
         every = all_descriptions(manager)
         chosen = matching(every, names, lambda d: names_of_partition(d.topic_id_partition))
-        of_log_dirs = manager.describe_partitions(page_size=1).log_dir_problems
+        page = manager.describe_partitions(page_size=1)
     chosen.sort(key=_order)
     call.show_each(chosen, fields_as_json, "partitions", _COLUMNS, _as_row)
-    problems = [*of_log_dirs, *(p for d in chosen for p in d.problems)]
+    for rlm in page.rlms:
+        listener = f", for consumers of Kafka at {rlm.listener}" if rlm.listener else ""
+        say(f"live: the RLM of broker {rlm.broker_id} at {rlm.address}{listener}")
+    problems = [*page.log_dir_problems, *(p for d in chosen for p in d.problems)]
     for problem in problems[:_SHOWN]:
         say(problem_text(problem))
     if len(problems) > _SHOWN:

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from services.api.calls import MutationContext
+from services.api.endpoints import RlmEndpoint
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
     DescribePage,
@@ -148,7 +149,10 @@ class Described:
                 described("payments", 10, 100, *blocked),
             ),
             "",
-            (),
+            rlms=(
+                RlmEndpoint("c", "d-1", 1, "one:50053", "one:9092"),
+                RlmEndpoint("c", "d-2", 2, "two:50053"),
+            ),
         )
 
 
@@ -182,7 +186,11 @@ def test_partitions_with_problems_and_the_largest_lag_come_first(
     done = sediment("partitions", *names, rlm)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == shown
-    lines = done.stderr.splitlines()
+    live, lines = done.stderr.splitlines()[:2], done.stderr.splitlines()[2:]
+    assert live == [
+        "live: the RLM of broker 1 at one:50053, for consumers of Kafka at one:9092",
+        "live: the RLM of broker 2 at two:50053",
+    ]
     if "payments-10" not in shown:
         assert lines == []
         return
