@@ -185,6 +185,11 @@ class OffsetService(RemoteLogManager, Protocol):
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         """Find where leader epochs end (Kafka: OffsetForLeaderEpoch).
 
+        As in Kafka only the leader answers: the end of a follower's log is not the partition's.
+        While the leader's RLM is dead, that of the follower that stands in for it answers.
+
+        Errors: NOT_LEADER_OR_FOLLOWER: this broker follows.
+
         Raises:
             InvalidRequestError: no query, or too many.
         """

@@ -34,6 +34,7 @@ from services.api.remote_log_manager import (
     ActivePasses,
     CopyLag,
     DescribePage,
+    FetchError,
     FetchPart,
     FetchRequest,
     LeadershipChange,
@@ -88,6 +89,9 @@ _log = logging.getLogger(__name__)
 _SENDS_NOTHING = (
     "this RLM sends its broker no requests: start it with RLM_PARTITION_SOURCE=poller, "
     "RLM_BOOTSTRAP_SERVERS and RLM_LOG_DIRS"
+)
+_FOLLOWS = (
+    "only a leader tells where leader epochs end, and this broker follows; call the leader's RLM"
 )
 _STARTS_NOTHING = "drained: starting no copy and no deletion until that is cancelled, or a restart"
 _STARTS_AGAIN = "not drained any more: starting copies and deletions again"
@@ -323,7 +327,22 @@ class BrokerRemoteLogManager:
         return self._reads.list_offsets(queries)
 
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
-        return self._reads.offsets_for_leader_epochs(queries)
+        answers = self._reads.offsets_for_leader_epochs(queries)
+        followed = {name for each in queries if self._follows(name := each.topic_id_partition)}
+        # The RLM of a follower that stands in for its leader's answers for it.
+        nodes = {self.broker_id, *(each.broker_id for each in self.readers.live)}
+        chosen = self.readers.leaders(followed, nodes) if followed else {}
+        refused = followed - {tp for tp, at in chosen.items() if at.node_id == self.broker_id}
+        return [
+            EpochAnswer(name, FetchError.NOT_LEADER_OR_FOLLOWER, _FOLLOWS)
+            if (name := each.topic_id_partition) in refused
+            else each
+            for each in answers
+        ]
+
+    def _follows(self, name: TopicIdPartition) -> bool:
+        leadership = self._roles.partition(name).role.leadership
+        return leadership is not None and not leadership.is_leader
 
     def delete_records(
         self, requests: tuple[RecordsToDelete, ...], *, brokers_too: bool = False

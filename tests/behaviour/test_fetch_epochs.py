@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from services.api.lineage import EpochEnd
+from services.api.offset_queries import EpochQuery
 from services.api.remote_log_manager import (
     FetchError,
     FetchPart,
@@ -106,6 +107,20 @@ def test_the_end_of_a_followers_log_is_no_end_of_the_partition(
     part = answer(rlm, offset, last=last)
     assert (part.error, part.diverging_epoch) == (FetchError.NOT_LEADER_OR_FOLLOWER, None)
     assert "call the leader's RLM" in part.error_message
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [(LEADER, (NONE, EpochEnd(2, 20))), (FOLLOWER, (FetchError.NOT_LEADER_OR_FOLLOWER, None))],
+)
+def test_only_a_leader_tells_where_epochs_end(
+    stack: Stack, role: PartitionRole, expected: tuple[FetchError, EpochEnd | None]
+) -> None:
+    """Source: ReplicaManager.lastOffsetForLeaderEpoch (fetchOnlyFromLeader)."""
+    rlm = callback_rlm(stack)
+    assert send_role(rlm, role, 7) is None
+    (answer,) = rlm.offsets_for_leader_epochs((EpochQuery(NAME, 4),))
+    assert (answer.error, answer.end) == expected
 
 
 @pytest.mark.parametrize("role", [LEADER, FOLLOWER])

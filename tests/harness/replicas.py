@@ -50,7 +50,7 @@ class Replica:
         self.files = PartitionFiles(self._log_dir)
         self._write_epochs(Lineage())
         self.files.segment(0, [])
-        self.epoch = 0
+        self.epoch, self._leader = 0, self
         self._start(FOLLOWER)
 
     def _start(self, role: PartitionRole) -> None:
@@ -164,7 +164,7 @@ class Replica:
     # --- roles --------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.epoch, self._leader = epoch, self
         self._start(LEADER)
         self.check()
 
@@ -192,7 +192,7 @@ class Replica:
 
     def follow(self, leader: "Replica") -> list[str]:
         """Follow until this log ends as the leader's; return what happened, step by step."""
-        self.epoch = leader.epoch
+        self.epoch, self._leader = leader.epoch, leader
         self._start(FOLLOWER)
         seen: list[str] = []
         while True:
@@ -235,10 +235,11 @@ class Replica:
     def consume(self, offset: int, epoch: int | None = None) -> str:
         """Read one message as a consumer does; with the leader epoch of its offset, by KIP-320.
 
-        A consumer that knows the epoch first lets the broker say where that epoch ends.
+        A consumer that knows the epoch first lets the leader say where that epoch ends.
         """
         if epoch is not None:
-            (answer,) = self.rlm.offsets_for_leader_epochs((EpochQuery(NAME, epoch),))
+            leader = self._leader.rlm
+            (answer,) = leader.offsets_for_leader_epochs((EpochQuery(NAME, epoch),))
             assert answer.end is not None, answer
             if answer.end.leader_epoch < epoch or answer.end.end_offset <= offset:
                 return f"fenced: epoch {answer.end.leader_epoch} ends at {answer.end.end_offset}"
