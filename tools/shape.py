@@ -37,7 +37,7 @@ BUDGETS = {
     "spark_jobs": 8_500,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 83_300
+PRODUCT_LINES = 83_400
 PLUGIN_LINES = 6_200
 TOOLS_LINES = 3_730
 TEST_LINES = 123_000
