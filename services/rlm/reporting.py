@@ -73,7 +73,8 @@ def report_of(
     it has no log or no leader epochs, or the tier's log start belongs to another log.
 
     Args:
-        by_cached: use the last known tier state and do not call RLMM; do not send such a report.
+        by_cached: use the last known tier state and do not call RLMM; send such a report only to
+            record a trim, which RLMM's answer confirms or not.
 
     Raises:
         LineageUnknownError: if the tier's leader epochs are lost, so that no report may be sent.

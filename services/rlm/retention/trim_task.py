@@ -205,7 +205,8 @@ class LocalTrims:
         # Where the log began when RLM took over is no deletion.
         if offset <= log.log_start_offset and recorded != NEVER_TRIMMED:
             return None
-        report = report_of(partition, self.broker_id)
+        # Of the tier of this decision: RLMM's answer says whether it still is that.
+        report = report_of(partition, self.broker_id, by_cached=tier.segments > 0)
         if report is None:
             return None
         report = replace(report, local_trim_offset=max(offset, recorded))
