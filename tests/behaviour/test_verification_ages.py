@@ -7,10 +7,12 @@ from prometheus_client import REGISTRY
 from sqlalchemy import text
 
 from services.api.operations import RunCounts, RunKind, ToolRun
+from services.api.topic_config import LOCAL_RETENTION_OWNER
 from services.rlmm.database.db import Transactions
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.operations.maintenance import MaintenancePlan, maintain
 from services.rlmm.operations.verification_ages import VerificationAges
+from tests.contract.rlmm.partition_states import report_of
 from tests.contract.rlmm.segments import finished
 from tests.harness.databases import OwnRlmm
 from tests.harness.tier import a_topic
@@ -65,3 +67,22 @@ def test_the_thread_ends_when_it_is_stopped(rlmm: OwnRlmm) -> None:
     assert "verification-ages" in {thread.name for thread in threading.enumerate()}
     ages.stop()
     assert "verification-ages" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_oldest_report_of_a_trimmed_log_counts_by_its_broker(rlmm: OwnRlmm) -> None:
+    def oldest(broker_id: int) -> float | None:
+        name = "sediment_rlmm_oldest_trim_report_timestamp_seconds"
+        return REGISTRY.get_sample_value(name, {"broker_id": str(broker_id)})
+
+    [trimmed], [other] = a_topic(), a_topic()
+    ages = VerificationAges(Transactions(rlmm.engine))
+    for tp, broker_id in ((trimmed, 7), (other, 8)):
+        rlmm.report_partition_state([report_of(tp, broker_id=broker_id)])
+    revision = rlmm.put_topic_config(trimmed.topic_id, {LOCAL_RETENTION_OWNER: "rlm"}).revision
+    with rlmm.engine.begin() as connection:
+        connection.execute(text("UPDATE partition_states SET reported_at = to_timestamp(1000)"))
+    ages.refresh()
+    assert [oldest(broker_id) for broker_id in (7, 8)] == [1_000, None]
+    rlmm.put_topic_config(trimmed.topic_id, {}, revision)
+    ages.refresh()
+    assert oldest(7) is None

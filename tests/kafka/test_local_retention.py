@@ -133,11 +133,11 @@ def kept(sidecar: Sidecar, request: pytest.FixtureRequest) -> Kept:
 def test_rolled_records_leave_the_broker_once_the_tier_has_them(kept: Kept) -> None:
     sidecar, name = kept.sidecar, kept.name
     records = consumed(sidecar.cluster, name)
+    copied = kept.wait_until_copied()
     assert kept.config() == OWN_RETENTION
     done = kept.set(f"{OWNER}=rlm", "local.retention.ms=0")
     assert done.returncode == 0, done.stderr
     assert kept.config() == NO_RETENTION
-    copied = kept.wait_until_copied()
     eventually_holds(lambda: _equal(sidecar.local_start(name), copied), DEADLINE_MS)
     assert kept.trim_offset() == copied
     eventually(lambda: list_segments(kept.folder)[0].base_offset == copied, DEADLINE_MS)
@@ -166,8 +166,8 @@ def test_a_log_that_need_not_move_is_left_alone(kept: Kept) -> None:
 
 def trim(kept: Kept) -> int:
     """Let RLM trim all that it may; return where the broker's log begins then."""
-    assert kept.set(f"{OWNER}=rlm", "local.retention.ms=0").returncode == 0
     copied = kept.wait_until_copied()
+    assert kept.set(f"{OWNER}=rlm", "local.retention.ms=0").returncode == 0
     eventually_holds(lambda: _equal(kept.sidecar.local_start(kept.name), copied), DEADLINE_MS)
     eventually_holds(lambda: _equal(kept.trim_offset(), copied), DEADLINE_MS)
     eventually_holds(lambda: _equal(kept.reported_start(), copied), DEADLINE_MS)

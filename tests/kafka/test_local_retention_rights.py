@@ -164,8 +164,8 @@ def test_the_command_is_refused_and_names_what_is_missing(
 
 def test_a_right_to_delete_that_is_taken_away_is_missed_once_by_topic(sidecar: Sidecar) -> None:
     kept, rights = created(sidecar, "loses-delete", *ALL)
-    assert kept.set(*TRIMMING).returncode == 0
     first = kept.wait_until_copied()
+    assert kept.set(*TRIMMING).returncode == 0
     eventually(lambda: sidecar.local_start(kept.name) == first, DEADLINE_MS)
     rights.revoke(AclOperation.DELETE)
     kept.produce()

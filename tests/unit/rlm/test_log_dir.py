@@ -1,3 +1,5 @@
+import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -8,7 +10,7 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import ProblemKind
 from services.rlm.kafka_log import log_dir as log_dir_module
 from services.rlm.kafka_log.checkpoints import read_log_start_offsets, read_partition_metadata
-from services.rlm.kafka_log.log_dir import SkippedFolder, find_partitions
+from services.rlm.kafka_log.log_dir import SkippedFolder, find_partitions, free_bytes
 from services.rlm.kafka_log.partition_dir import (
     LogDirError,
     LogFileError,
@@ -306,3 +308,9 @@ def test_topic_ids_are_read_in_kafkas_form(log_dir: Path) -> None:
     text = (three_segments(log_dir).path / "partition.metadata").read_text()
     assert uuid_to_text(NAME.topic_id) in text
     assert list(find_partitions([log_dir]).partitions) == [NAME]
+
+
+def test_the_fullest_disk_counts_and_one_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    total_bytes = shutil.disk_usage(tmp_path).total
+    assert 0 < free_bytes([tmp_path]) <= total_bytes
+    assert math.isnan(free_bytes([tmp_path, tmp_path / "gone"]))
