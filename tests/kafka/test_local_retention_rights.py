@@ -186,6 +186,20 @@ def test_a_right_to_delete_that_is_taken_away_is_missed_once_by_topic(sidecar: S
     eventually(lambda: sidecar.local_start(kept.name) == copied, DEADLINE_MS)
 
 
+def test_a_topic_whose_settings_cannot_be_read_is_trimmed_all_the_same(sidecar: Sidecar) -> None:
+    kept, rights = created(sidecar, "loses-describe-configs", *ALL)
+    assert kept.set(f"{OWNER}=rlm", "local.retention.ms=86400000").returncode == 0
+    copied = kept.wait_until_copied()
+    rights.revoke(AclOperation.DESCRIBE_CONFIGS)
+    sidecar.process.kill()  # it looks once a minute
+    sidecar.process.start()
+    text = "cannot be read: TopicAuthorizationFailed"
+    eventually(lambda: len(logged(kept, text)) == 1, DEADLINE_MS)
+    assert kept.set("local.retention.ms=0").returncode == 0
+    eventually(lambda: sidecar.local_start(kept.name) == copied, DEADLINE_MS)
+    assert len(logged(kept, text)) == 1
+
+
 def test_a_way_back_that_is_refused_leaves_everything_as_it_is(sidecar: Sidecar) -> None:
     kept, rights = created(sidecar, "loses-alter", *ALL)
     assert kept.set(f"{OWNER}=rlm", "local.retention.ms=86400000").returncode == 0

@@ -101,6 +101,9 @@ class LocalTrims:
     _refusals: ReasonLog = field(
         default_factory=lambda: ReasonLog("topic %s is not trimmed at its broker: %s")
     )
+    _unread: ReasonLog = field(
+        default_factory=lambda: ReasonLog("the brokers' retention of topic %s cannot be read: %s")
+    )
 
     def run(self) -> None:
         """Run one pass.
@@ -159,11 +162,11 @@ class LocalTrims:
         self.admin.view(sorted(by_topic))
         found = self.admin.retentions(self.broker_id, sorted(by_topic))
         for topic, of_topic in by_topic.items():
-            retention = found[topic]
+            retention, name = found[topic], of_topic[0].topic_id_partition
             if isinstance(retention, Refused):
-                name = of_topic[0].topic_id_partition
-                self._refusals.log(name, f"its settings cannot be read: {retention}")
+                self._unread.log(name, str(retention))
                 continue
+            self._unread.log(name, "")
             for partition in of_topic:
                 partition.trim.broker_retention = broker_retention_problem(topic, retention)
         # What is set and put right between two passes is no problem for long.
