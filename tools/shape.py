@@ -30,7 +30,7 @@ BUDGETS = {
     "services/rlm": 20_950,
     "services/records services/client": 2_280,
     "services/views": 1_470,
-    "services/cli": 8_300,
+    "services/cli": 8_350,
     "services/console": 1_270,
     "services/local": 2_400,
     "services/interop": 1_500,

@@ -31,6 +31,8 @@ _AT_ONCE = 4
 """Partitions that are restored at the same time."""
 _COLUMNS = ("partition", "offsets", "segments", "size", "as", Wide("resumed"))
 
+EXIT_INTERRUPTED = 130
+_INTERRUPTED = "interrupted; finished segments stay: run the command again"
 Outcome = tuple[RestorePlan, RestoredLog | Exception]
 
 
@@ -94,8 +96,9 @@ def restore(
 
     \b
     Exit codes:
-      1  some partitions could not be restored; each is named
-      3  a service failed or the disk is full; run the command again
+      1    some partitions could not be restored; each is named
+      3    a service failed or the disk is full; run the command again
+      130  interrupted; run the command again
     """
     read_cluster_id([directory])
     end_ms = None if before is None else time_ms(before)
@@ -108,7 +111,8 @@ def restore(
         locked(directory),
         closing(DirectReader(storage)) as reader,
     ):
-        plans = plan_restores((storage, reader, metadata), request, partitions)
+        with progress(every_s=WATCHED_S) as show:
+            plans = plan_restores((storage, reader, metadata), request, partitions, show)
         outcomes = [*restore_all(directory, plans, pace_of(rate).acquire)]
     done = [(plan, log) for plan, log in outcomes if isinstance(log, RestoredLog)]
     failed = [(plan, error) for plan, error in outcomes if isinstance(error, Exception)]
@@ -139,7 +143,7 @@ def restore_all(
     def on_read(size_bytes: int) -> None:
         nonlocal read
         if cancelled.is_set():
-            raise CommandError("interrupted; run the command again for the rest")
+            raise CommandError(_INTERRUPTED)
         acquire(size_bytes)
         with lock:
             read += size_bytes
@@ -156,9 +160,9 @@ def restore_all(
             while wait(running, timeout=1).not_done:
                 per_s = int(read / max(time.monotonic() - began_s, 1))
                 show(f"restored {size_text(read)} of {size_text(planned)}, {size_text(per_s)}/s")
-        except BaseException:
+        except KeyboardInterrupt as e:
             cancelled.set()
-            raise
+            raise CommandError(_INTERRUPTED, EXIT_INTERRUPTED) from e
     for plan, future in zip(plans, running, strict=True):
         error = future.exception()
         if error is not None and not isinstance(error, RemoteStorageError | OSError):

@@ -1,6 +1,6 @@
 """Plan what `sediment restore` writes: from the tier, kept segments and a local log directory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid, uuid_to_text
 from services.api.lineage import Lineage, parse_checkpoint
+from services.api.partitions import PartitionState
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_partitions,
@@ -64,8 +65,13 @@ class RestoreRequest:
     allow_holes: bool
 
 
-def plan_restores(tier: Tier, request: RestoreRequest, names: Sequence[str]) -> list[RestorePlan]:
-    """Plan the restore of each named partition.
+def plan_restores(
+    tier: Tier,
+    request: RestoreRequest,
+    names: Sequence[str],
+    show: Callable[[str], None] = lambda _: None,
+) -> list[RestorePlan]:
+    """Plan the restore of each named partition; `show` is told how far that is.
 
     Raises:
         CommandError: a partition is unknown, twice, of another cluster, or lacks offsets; the
@@ -73,7 +79,7 @@ def plan_restores(tier: Tier, request: RestoreRequest, names: Sequence[str]) -> 
         LogDirError: the directory is none of Kafka's.
     """
     try:
-        plans = [_plan(tier, request, each) for each in names]
+        plans = [_plan(tier, request, each, show) for each in names]
     except LogFileError as e:
         raise CommandError(str(e)) from e
     targets = [partition_text(plan.tp) for plan in plans]
@@ -83,20 +89,28 @@ def plan_restores(tier: Tier, request: RestoreRequest, names: Sequence[str]) -> 
     return plans
 
 
-def _plan(tier: Tier, request: RestoreRequest, name: str) -> RestorePlan:
+def _plan(
+    tier: Tier, request: RestoreRequest, name: str, show: Callable[[str], None]
+) -> RestorePlan:
+    show(f"{name}: finding its segments")
     storage, _, metadata = tier
     tp, kept = _find(metadata, name, request.is_kept)
     target = _target(metadata, tp, request)
-    state = metadata.partition_state(tp).value
-    finished = [RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
-    segments = [*all_segments(metadata, tp, states=finished), *kept]
+    state, segments = PartitionState(), kept
+    try:
+        state = metadata.partition_state(tp).value
+        finished = [RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+        segments = [*all_segments(metadata, tp, states=finished), *kept]
+    except RemoteResourceNotFoundError:
+        if not kept:  # Of a removed partition only that is left.
+            raise
     sources = [_tier_source(tier, each) for each in segments]
     known = [state.lineage, *_newest_lineage(storage, segments)]
     if request.local is not None:
         folder = request.local / partition_text(tp)
         if read_partition_metadata(folder, tp.topic, tp.partition) != tp:
             raise CommandError(f"--local: {folder} is of another topic id")
-        sources += _local_sources(tp, folder)
+        sources += _local_sources(tp, folder, show)
         known.insert(0, read_lineage(folder))
     if not sources:
         hint = "" if request.is_kept else "; --kept adds what a broker deleted"
@@ -105,7 +119,9 @@ def _plan(tier: Tier, request: RestoreRequest, name: str) -> RestorePlan:
     start = request.first_offset
     if start is None:
         start = min(source.segment.start_offset for source in sources)
-        start = start if request.is_kept else max(start, state.log_start_offset)
+        if not request.is_kept:
+            of_broker = 0 if state.polled_log is None else state.polled_log.log_start_offset
+            start = max(start, state.log_start_offset, of_broker)
     pieces, missing = choose_pieces(sources, lineage, start, request.end_offset)
     if missing and not request.allow_holes:
         raise CommandError(_missing_text(tp, missing))
@@ -192,9 +208,12 @@ def _newest_lineage(
         yield parse_checkpoint(text)
 
 
-def _local_sources(tp: TopicIdPartition, folder: Path) -> Iterator[Source]:
+def _local_sources(
+    tp: TopicIdPartition, folder: Path, show: Callable[[str], None]
+) -> Iterator[Source]:
     """Yield the segments of a local log; the active one ends with its last whole batch."""
     for each in list_segments(folder):
+        show(f"reading {each.log_path}")
         builder, size, end = IndexBuilder(each.base_offset), 0, each.base_offset
         with FileWindow(each.log_path) as window:
             batches = walk_batches(window, 0, each.size_bytes, end, verify=not each.is_rolled)

@@ -21,6 +21,7 @@ from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epoch
 from services.api.topic_config import RetentionOwner
 from services.records.batches import Batch, MemoryWindow, walk_batches
 from services.records.index_files import open_transactions, parse_aborted_txns
+from services.records.segment_indexes import IndexBuilder
 from services.rlm.kafka_log.checkpoints import read_offset_checkpoint, read_partition_metadata
 from services.rlm.kafka_log.partition_dir import list_segments, list_snapshots, read_lineage
 from tests.contract.remote_storage_manager_contract import Files
@@ -61,7 +62,7 @@ def tier(rlmm: RlmmProcess, rsm: ServedRsm) -> SmallTier:
 def batches_from(base_offset: int, count: int = 2) -> list[bytes]:
     """Batches of five offsets, each 100 ms after the one before."""
     return [
-        batch(at, 5, payload=b"%05d" % at * 200, timestamp_ms=1_000 + at * 20)
+        batch(at, 5, payload=b"%05d" % at * 1000, timestamp_ms=1_000 + at * 20)
         for at in range(base_offset, base_offset + 5 * count, 5)
     ]
 
@@ -114,11 +115,15 @@ def log_of(folder: Path) -> bytes:
 
 
 def walked(folder: Path) -> list[Batch]:
-    """The restored batches; fails if one is damaged, or in a file that its offset does not name."""
+    """Return the restored batches; fail if one is damaged, or an index is not theirs."""
     found: list[Batch] = []
     for each in list_segments(folder):
-        log = each.log_path.read_bytes()
-        found += walk_batches(MemoryWindow(log), 0, len(log), each.base_offset, verify=True)
+        log, builder = each.log_path.read_bytes(), IndexBuilder(each.base_offset)
+        for one in walk_batches(MemoryWindow(log), 0, len(log), each.base_offset, verify=True):
+            builder.observe(one)
+            found.append(one)
+        assert each.file(".index").read_bytes() == builder.offset_index()
+        assert each.file(".timeindex").read_bytes() == builder.time_index()
     return found
 
 
@@ -238,8 +243,8 @@ def test_each_offset_comes_once(rlmm: RlmmProcess, tier: SmallTier, log_dir: Pat
     restore(rlmm, "orders-0", log_dir)
     folder = log_dir / "orders-0"
     assert log_of(folder) == with_epochs(b"".join(batches_from(0, 7)), EPOCHS)
-    bases = [each.base_offset for each in list_segments(folder)]
-    assert bases == [0, 10, 25]
+    assert offsets(folder) == [*range(35)]
+    assert [each.base_offset for each in list_segments(folder)] == [0, 10, 25]
     assert list_snapshots(folder) == [10, 25, 35]
 
 
@@ -269,6 +274,7 @@ def test_a_topic_that_was_deleted_comes_from_what_is_kept(
         made = copied(tier, tp, batches_from(base))
         move(rlmm.client, made, DELETE_STARTED, DELETE_FINISHED, context=by_broker)
     assert "--kept adds what a broker deleted" in rlmm.refusal("restore", "orders-0", log_dir)
+    tier.remove(tp)
     restore(rlmm, "orders-0", log_dir, "--kept")
     assert log_of(log_dir / "orders-0") == with_epochs(b"".join(batches_from(0, 4)), EPOCHS)
 

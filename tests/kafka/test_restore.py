@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from demos.kafka_broker import KafkaBroker, find_java
 from hatch_build import ROOT
+from services.local.process import ProcessError
 from services.rlm.copy.ship import ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from tests.data.kafka_log_content import PAYMENTS, TELEMETRY, produce_payments, produce_telemetry
 from tests.harness.databases import Store, Stores
 from tests.harness.eventually import eventually
+from tests.harness.jars import ensure_kafka_jars, ensure_tools_jars
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import (
     CLIENT_TIMEOUT_S,
@@ -81,11 +85,11 @@ def produce_more(cluster: Cluster, topic: Topic) -> None:
                 producer.commit_transaction(CLIENT_TIMEOUT_S)
 
 
-def ship_all(world: World, log_dir: Path) -> None:
+def ship_all(world: World, log_dir: Path, least: int = 10) -> None:
     with world.storage() as rsm, world.metadata() as rlmm:
         report = ship([log_dir], rsm, rlmm)
     assert [p for partition in report.partitions for p in partition.problems] == []
-    assert sum(partition.copied_segments for partition in report.partitions) > 10
+    assert sum(partition.copied_segments for partition in report.partitions) >= least
 
 
 def without_rolled_segments(log_dir: Path, saved: Path, topic: str) -> Path:
@@ -123,6 +127,7 @@ def store(stores: Stores) -> Iterator[Store]:
         yield made
 
 
+@pytest.mark.timeout(900)
 def test_a_deleted_topic_is_served_again_and_replicated(
     store: Store, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -173,7 +178,20 @@ def test_a_deleted_topic_is_served_again_and_replicated(
             admin.lead(AGAIN.name, partition, 2)
         broker.stop()
         assert digests(cluster, AGAIN) == with_more
+        # All that the broker has: the topic with this replica alone comes from the tier.
+        ship_all(world, broker.log_dir, 1)
+        saved = without_rolled_segments(broker.log_dir, tmp_path / "once more", BEFORE.name)
+        ids = (broker.log_dir / "meta.properties").read_text()
+        shutil.rmtree(broker.log_dir)
+        broker.log_dir.mkdir()
+        (broker.log_dir / "meta.properties").write_text(ids)
+        restored(world, "restore", *partitions_of(BEFORE), broker.log_dir, "--local", saved)
         broker.start()
+        for partition in range(BEFORE.partitions):
+            admin.wait_for_leader(BEFORE.name, partition)
+            admin.wait_until_in_sync(AGAIN.name, partition, 3)
+        assert digests(cluster, BEFORE) == before
+        assert digests(cluster, AGAIN) == with_more
         record_property(
             "counts", {"records of both isolations": [each.records for each in produced]}
         )
@@ -185,32 +203,66 @@ def test_a_wiped_disk_serves_the_same_topic(store: Store, tmp_path: Path) -> Non
         running_world(tmp_path / "services", *store, broker.log_dir) as world,
     ):
         cluster = Cluster(broker.bootstrap_servers)
-        cluster.create(PAYMENTS, TELEMETRY)
+        cluster.create(PAYMENTS, TELEMETRY, AGAIN)
         produce_payments(cluster, 0)
         produce_telemetry(cluster, 0)
         broker.restart()
         cluster = Cluster(broker.bootstrap_servers)
         produce_payments(cluster, 1)
+        with cluster.transactional("cut off") as producer:
+            producer.begin_transaction()
+            send_batch(producer, PAYMENTS, 0, [Record(b"k", b"v", NOW)] * 3)
+            cut = cluster.offsets(PAYMENTS.name, 0).log_end_offset
+            producer.commit_transaction(CLIENT_TIMEOUT_S)
         before = [*digests(cluster, PAYMENTS), *digests(cluster, TELEMETRY)]
         broker.stop()
         ship_all(world, broker.log_dir)
         saved = without_rolled_segments(broker.log_dir, tmp_path / "saved", "*")
-        folders = [name for topic in (PAYMENTS, TELEMETRY) for name in partitions_of(topic)]
-        for folder in folders:
+        for folder in partitions_of(PAYMENTS, TELEMETRY):
             shutil.rmtree(broker.log_dir / folder)
         for checkpoint in broker.log_dir.glob("*-offset-checkpoint"):
             checkpoint.unlink()
+        # No broker begins an empty log while a restore has not ended.
+        unfinished = broker.log_dir / "payments-0.restoring"
+        unfinished.mkdir()
+        with pytest.raises(ProcessError, match=re.escape(unfinished.name)):
+            broker.start()
+        unfinished.rmdir()
         run_commands(world, "A disk was wiped", broker.log_dir, saved)
-        restored(world, "restore", "telemetry-0", broker.log_dir, "--local", saved)
+        options = (broker.log_dir, "--local", saved)
+        restored(world, "restore", "telemetry-0", *options)
+        (part,) = restored(
+            world, "restore", "payments-0", *options, "--as", AGAIN.name, "--to", cut
+        )
         broker.start()
         cluster = Cluster(broker.bootstrap_servers)
         assert [*digests(cluster, PAYMENTS), *digests(cluster, TELEMETRY)] == before
         produce_more(cluster, PAYMENTS)
-        assert digests(cluster, PAYMENTS) != before[:4]
+        assert all(
+            a.records > b.records
+            for a, b in zip(digests(cluster, PAYMENTS), before[:4], strict=True)
+        )
         for name, found in find_partitions([broker.log_dir]).partitions.items():
             for segment in rolled(found.path)[:-1]:
                 assert segment.producer_snapshot_path.exists(), (name, segment)
+        [opened] = part["open_transactions"]
+        offsets = cluster.offsets(AGAIN.name, 0)
+        assert (offsets.last_stable_offset, offsets.log_end_offset) == (cut - 3, cut)
+        abort(broker, AGAIN.name, opened["start_offset"])
+        eventually(lambda: cluster.offsets(AGAIN.name, 0).last_stable_offset == cut + 1)
 
 
-def partitions_of(topic: Topic) -> list[str]:
-    return [f"{topic.name}-{partition}" for partition in range(topic.partitions)]
+def abort(broker: KafkaBroker, topic: str, start_offset: int) -> None:
+    """Abort a transaction with the command that `sediment restore` prints."""
+    tools = [find_java(), "-cp", f"{ensure_tools_jars()}/*:{ensure_kafka_jars()}/*"]
+    tools += ["org.apache.kafka.tools.TransactionsCommand"]
+    tools += ["--bootstrap-server", broker.bootstrap_servers, "abort", "--topic", topic]
+    tools += ["--partition", "0", "--start-offset", str(start_offset)]
+    done = subprocess.run(tools, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def partitions_of(*topics: Topic) -> list[str]:
+    return [
+        f"{topic.name}-{partition}" for topic in topics for partition in range(topic.partitions)
+    ]
