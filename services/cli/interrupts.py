@@ -14,7 +14,6 @@ from types import FrameType
 from services.rpc.client.calls import begin_stream
 
 _STARTS = (threading.Thread.start.__code__, begin_stream.__code__)
-_AGAIN_S = 0.05
 
 
 def end_on(number: signal.Signals, end: Callable[[int], None]) -> None:
@@ -23,7 +22,7 @@ def end_on(number: signal.Signals, end: Callable[[int], None]) -> None:
     def handle(_: int, frame: FrameType | None) -> None:
         if any(each.f_code in _STARTS for each, _ in walk_stack(frame)):
             signal.signal(signal.SIGALRM, handle)
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
         else:
             end(number)
 
@@ -33,13 +32,12 @@ def end_on(number: signal.Signals, end: Callable[[int], None]) -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Let Ctrl-C interrupt the block so, if it would end the process."""
-    before = signal.getsignal(signal.SIGINT)
     is_ours = threading.current_thread() is threading.main_thread()
-    if not is_ours or before is not signal.default_int_handler:
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     end_on(signal.SIGINT, lambda number: signal.default_int_handler(number, None))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)

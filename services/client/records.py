@@ -144,8 +144,10 @@ def decoded(
     """
     options = options or ReadOptions()
     missing: tuple[int, int] | None = None
+    epoch = -1  # Of the last batch.
     while True:
-        answer = _fetch(manager, tp, offset, options)
+        wanted = FetchPartition(tp, offset, FETCH_BYTES, None, epoch if epoch >= 0 else None)
+        answer = _fetch(manager, wanted, options)
         if not answer.runs and not options.follow:
             return
         reader = CommittedReader()
@@ -239,7 +241,7 @@ class _Answer:
     metadata_age_ms: int | None
 
 
-def _fetch(manager: Fetches, tp: TopicIdPartition, offset: int, options: ReadOptions) -> _Answer:
+def _fetch(manager: Fetches, wanted: FetchPartition, options: ReadOptions) -> _Answer:
     """Fetch once, and again while RLM throttles the reader.
 
     A reader that follows waits for records, and retries what may pass.
@@ -247,7 +249,7 @@ def _fetch(manager: Fetches, tp: TopicIdPartition, offset: int, options: ReadOpt
     while True:
         pause_s = RETRY_PAUSE_S
         try:
-            answer = _fetch_once(manager, tp, offset, options)
+            answer = _fetch_once(manager, wanted, options)
             if answer.runs or not answer.throttle_time_ms:
                 return answer
             pause_s = answer.throttle_time_ms / 1000
@@ -260,22 +262,25 @@ def _fetch(manager: Fetches, tp: TopicIdPartition, offset: int, options: ReadOpt
         time.sleep(pause_s)
 
 
-def _fetch_once(
-    manager: Fetches, tp: TopicIdPartition, offset: int, options: ReadOptions
-) -> _Answer:
+def _fetch_once(manager: Fetches, wanted: FetchPartition, options: ReadOptions) -> _Answer:
     isolation = options.fetched_isolation
     request = FetchRequest(
-        (FetchPartition(tp, offset, FETCH_BYTES),),
+        (wanted,),
         FETCH_BYTES,
         isolation,
         max_wait_ms=FOLLOW_WAIT_MS if options.follow else 0,
         min_bytes=1 if options.follow else 0,
     )
-    parts = list(manager.fetch(request))
+    parts, tp = list(manager.fetch(request)), wanted.topic_id_partition
     for part in parts:
+        reason = f"{tp.topic}-{tp.partition} at offset {wanted.fetch_offset}: "
         if part.error is not FetchError.NONE:
-            reason = f"{tp.topic}-{tp.partition} at offset {offset}: {part.error.value}"
-            raise ReadFailedError(f"{reason}: {part.error_message}", part.error)
+            raise ReadFailedError(f"{reason}{part.error.value}: {part.error_message}", part.error)
+        if part.diverging_epoch is not None:
+            raise ReadFailedError(
+                f"{reason}an unclean election has overruled the records from offset "
+                f"{part.diverging_epoch.end_offset} on that were read; read again from there"
+            )
     filled = [part for part in parts if any(part.pieces)]
     runs = [
         (source, b"".join(piece for part in run for piece in part.pieces))

@@ -133,6 +133,18 @@ def test_a_follower_gets_what_is_written_later(
         assert waiting.result().value == b"four"
 
 
+def test_a_follower_is_told_which_of_its_records_an_unclean_election_overruled(
+    stack: Stack, files: PartitionFiles
+) -> None:
+    """It would never get the new leader's records below its offset."""
+    followed = decoded(stack.rlm(), NAME, 0, ReadOptions(follow=True))
+    assert [next(followed).value for _ in range(4)] == [b"zero", b"one", b"two", b"three"]
+    files.segment(2, [honest_batch(2, [b"other", b"records", b"of", b"it"])])
+    files.epochs((0, 0), (1, 2))
+    with pytest.raises(ReadFailedError, match="overruled the records from offset 2 on"):
+        next(followed)
+
+
 def test_a_follower_retries_a_throttled_fetch(stack: Stack, files: PartitionFiles) -> None:
     assert files.path.exists()
     busy: Any = ThrottledOnce(stack.rlm())
