@@ -76,7 +76,7 @@ class Sidecar:
 
     def _tier(self, topic: Topic) -> TopicIdPartition:
         (name,) = eventually(lambda: self._here(topic), DEADLINE_MS)
-        eventually(lambda: self._is_known(name), DEADLINE_MS)
+        eventually(lambda: self.is_known(name), DEADLINE_MS)
         self.rlmm.put_topic_config(name.topic_id, {"remote.storage.enable": "true"})
         return name
 
@@ -84,7 +84,7 @@ class Sidecar:
         found = find_partitions(self.broker.log_dirs).partitions
         return [name for name in found if name.topic == topic.name]
 
-    def _is_known(self, name: TopicIdPartition) -> bool:
+    def is_known(self, name: TopicIdPartition) -> bool:
         known = all_partitions(self.rlmm, topic=name.topic)
         return name in {summary.topic_id_partition for summary in known}
 

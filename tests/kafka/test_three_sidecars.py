@@ -56,7 +56,7 @@ class Plot:
         rounds: the steps, a shuffled order of each round's.
         pause_s: of producers, between two batches.
         rest_s: of consumers, between two reads of everything.
-        has_tails: the clean partitions' records are copied before their segments roll, too.
+        has_tails: records are copied before their segments roll, too.
     """
 
     rounds: Sequence[Sequence[Step]]
@@ -179,7 +179,7 @@ def assert_nothing_is_under_way(scene: Scene, actor: Actor) -> None:
     the leader's RLM passes twice a second."""
     assert {row.state for row in scene.rows(actor.name)} == {FINISHED}, actor
     assert superseded(scene.finished(actor)) == [], actor
-    if scene.has_tails and actor in scene.clean:
+    if scene.has_tails:
         assert scene.copied_end(actor, with_tails=True) == actor.truth.end_offset, actor
 
 

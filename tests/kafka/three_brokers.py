@@ -81,7 +81,7 @@ class Scene:
         unclean: the one that has also others, with two replicas.
         moves: leaders that the story has chosen.
         trims: how often records that the tier has were deleted from the brokers.
-        has_tails: the records of clean partitions are copied before their segments roll, too.
+        has_tails: records are copied before their segments roll, too.
     """
 
     brokers: KafkaCluster
@@ -181,10 +181,11 @@ class Scene:
         )
 
     def copy_tails(self) -> None:
-        self.has_tails = True
-        for topic_id in {actor.name.topic_id for actor in self.clean}:
-            settings = {"sediment.tail.copy.ms": "1000"}
-            self.sidecars[0].rlmm.put_topic_config(topic_id, settings, now=True)
+        self.has_tails, sidecar = True, self.sidecars[0]
+        settings = {"sediment.tail.copy.ms": "1000"}
+        for name in {actor.name.topic_id: actor.name for actor in self.actors}.values():
+            eventually(partial(sidecar.is_known, name), DEADLINE_MS)
+            sidecar.rlmm.put_topic_config(name.topic_id, settings, now=True)
 
     def copied_end(self, actor: Actor, *, with_tails: bool = False) -> int:
         """Return the end of what the tier has without a hole."""
