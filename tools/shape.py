@@ -30,14 +30,14 @@ BUDGETS = {
     "services/rlm": 20_950,
     "services/records services/client": 2_280,
     "services/views": 1_470,
-    "services/cli": 8_350,
+    "services/cli": 8_450,
     "services/console": 1_270,
     "services/local": 2_400,
-    "services/interop": 1_500,
+    "services/interop": 1_780,
     "spark_jobs": 8_500,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 83_400
+PRODUCT_LINES = 84_100
 PLUGIN_LINES = 6_200
 TOOLS_LINES = 3_730
 TEST_LINES = 123_000

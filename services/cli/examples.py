@@ -44,6 +44,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--bootstrap-server kafka:9092 --location 2",
         "--bootstrap-server kafka:9092 --location 2 --follow",
     ),
+    "metadata export": (
+        "--bootstrap-server kafka:9092",
+        "--bootstrap-server kafka:9092 --location 2 --follow",
+    ),
     "holds list": ("", "payments"),
     "holds set": (
         'payments --name audit --reason "until the audit ends"',

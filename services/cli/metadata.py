@@ -10,6 +10,7 @@ import typer
 from services.api.ids import uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata
 from services.cli.connections import Call, command_group, with_services
+from services.cli.metadata_export import export_metadata
 from services.cli.metadata_import import import_metadata
 from services.cli.metadata_source import KafkaSource
 from services.cli.output import EXIT_PARTIAL, CommandError, print_json, print_line, say
@@ -36,6 +37,7 @@ from services.views.documents import Json, fields_as_json
 app = command_group("Read the metadata of Kafka's own RemoteLogMetadataManager.")
 
 app.command("import")(import_metadata)
+app.command("export")(export_metadata)
 
 _MAX_FILE_BYTES = 256 * 1024 * 1024
 """Of a file that is read whole."""

@@ -18,7 +18,7 @@ from services.interop.metadata_import import ImportPlan, ImportReport, MetadataI
 from services.interop.metadata_topic import METADATA_TOPIC
 from services.views.documents import Json
 
-_BEHIND_S = 1.0
+BEHIND_S = 1.0
 """Between two reads of the live topic."""
 
 BootstrapServer = Annotated[
@@ -72,14 +72,14 @@ def import_metadata(
     plan = ImportPlan(
         location, tuple(topic or ()), not dry_run, skip_unknown, restart, f"import-{uuid4().hex}"
     )
-    stop = _stopped_by_signals() if follow else Event()
+    stop = stopped_by_signals() if follow else Event()
     source = KafkaSource(bootstrap_server, topic_name, config)
     try:
         with call.rlmm_client() as rlmm, progress(every_s=WATCHED_S) as show:
             importing = MetadataImport(rlmm, source, plan, lambda done: show(_text(done)))
             importing.begin()
             report = importing.run()
-            while follow and not stop.wait(_BEHIND_S):
+            while follow and not stop.wait(BEHIND_S):
                 report = importing.run()
                 show(_text(report))
             report = importing.finish()
@@ -95,7 +95,7 @@ def import_metadata(
     raise typer.Exit(EXIT_PARTIAL if report.dropped else 0)
 
 
-def _stopped_by_signals() -> Event:
+def stopped_by_signals() -> Event:
     stop = Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())

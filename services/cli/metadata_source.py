@@ -34,6 +34,7 @@ class KafkaSource:
         self._topic = topic
         self._options = options_of(config) if config else {}
         self._idle: SimpleQueue[Any] = SimpleQueue()
+        self._producer: Any = None
         self.cluster_id = str(self._admin(lambda admin: admin.describe_cluster())["cluster_id"])
         topic_id = self.topic_ids().get(topic)
         if topic_id is None:
@@ -41,6 +42,8 @@ class KafkaSource:
         self.topic_id = topic_id
 
     def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
         while not self._idle.empty():
             self._idle.get().close()
 
@@ -68,6 +71,27 @@ class KafkaSource:
                     for each in polled
                     if each.offset < end
                 ]
+
+    def write(self, records: Sequence[tuple[int, bytes | None, bytes | None]]) -> None:
+        """Append records, of a partition in their order; they are durable when it returns."""
+        from kafka import KafkaProducer
+
+        with _reported(self._server):
+            if self._producer is None:
+                self._producer = KafkaProducer(
+                    bootstrap_servers=self._server,
+                    acks="all",
+                    enable_idempotence=True,
+                    linger_ms=5,
+                    **self._options,
+                )
+            sent = [
+                self._producer.send(self._topic, value, key=key, partition=partition)
+                for partition, key, value in records
+            ]
+            self._producer.flush()
+            for each in sent:
+                each.get(timeout=0)
 
     def topic_ids(self) -> Mapping[str, UUID]:
         topics = self._admin(lambda admin: admin.describe_topics())

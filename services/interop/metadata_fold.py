@@ -97,6 +97,7 @@ class Fold:
     Attributes:
         segments: as Kafka has them, each in the state of its last record; see the module.
         partition_deletes: the last one of each partition.
+        added: segments that the records add.
         not_selected: records of topics that are not imported.
         repeated: records that say again what was so before.
     """
@@ -104,6 +105,7 @@ class Fold:
     segments: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     partition_deletes: list[RemotePartitionDeleteMetadata] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
+    added: int = 0
     not_selected: int = 0
     repeated: int = 0
 
@@ -236,6 +238,7 @@ class _Folding:
         elif added.state is not _COPIES[0]:
             self._drop(Drop.IMPOSSIBLE, record, f"segment {id} begins in {added.state.value}")
         else:
+            self._fold.added += 1
             self._put(added)
 
     def _move(self, record: ReadRecord, update: RemoteLogSegmentMetadataUpdate) -> None:

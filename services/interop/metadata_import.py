@@ -317,7 +317,8 @@ class MetadataImport:
             position,
             self._positions.get(partition),
         )
-        imported = ImportedSegments(len(segments))
+        moved = len(segments) - fold.added + len(fold.partition_deletes)
+        imported = ImportedSegments(fold.added, moved=moved)
         if not self._plan.apply:
             self._unwritten |= {each.remote_log_segment_id.id: each.state for each in segments}
         else:

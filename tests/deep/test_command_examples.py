@@ -24,7 +24,7 @@ PROBLEMS_ARE_NAMED = {"status", "doctor", "ship", "topics delete-records"}
 LAST = ("topics delete-records", "partitions reset-epoch", "topics delete")
 """After these nothing more is copied, and records or the topic are gone."""
 OF = dict(commands())
-ELSEWHERE = ("up", "console", "metadata import")
+ELSEWHERE = ("up", "console", "metadata import", "metadata export")
 """That of `up` runs beside them all; that of the console, which needs more, in tests/console; what
 needs a broker in tests/kafka.
 """

@@ -1,17 +1,26 @@
 """Import metadata topics of real brokers, with planted faults, and what Kafka itself has tiered."""
 
 import json
-from collections.abc import Iterator
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from demos.kafka_broker import KafkaBroker
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.imported_segments import imported_custom_metadata
+from benchmarks.local_tiered_storage import local_tiered_storage_settings
+from demos.kafka_broker import KafkaBroker, find_java
+from demos.kafka_client import Cluster, Topic
+from hatch_build import ROOT
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
+from services.api.imported_segments import imported_custom_metadata, read_imported
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import (
@@ -20,10 +29,18 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
+from services.interop.metadata_topic import METADATA_TOPIC
 from services.interop.metadata_values import Metadata, MetadataValue, encode_value
+from services.local.stack import own_environment
+from services.views.documents import fields_as_json
 from tests.harness.databases import OwnRlmm
+from tests.harness.eventually import eventually
+from tests.harness.jars import ensure_kafka_jars
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.pages import shown_commands
 from tests.harness.sediment_command import Completed, sediment
 from tests.harness.served import served_manager
+from tests.kafka.tiered_broker import IMPATIENT
 
 pytestmark = pytest.mark.kafka
 
@@ -200,3 +217,181 @@ def test_what_is_no_metadata_is_refused_by_name(
     done = other.run(address, "--restart")
     assert "partition 0, offset 0: " in done.stderr
     assert f"is {other.name} a metadata topic?" in done.stderr
+
+
+TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+PAGE = ROOT / "docs/run/come-and-leave.md"
+COMPARED = (
+    *("topic_id_partition", "segment_id", "start_offset", "end_offset", "max_timestamp_ms"),
+    *("broker_id", "event_timestamp_ms", "segment_leader_epochs", "segment_size_in_bytes"),
+    *("custom_metadata", "state", "txn_idx_empty"),
+)
+READER = Path(__file__).with_name("MetadataReader.java")
+
+
+def kafka_lists(
+    server: str, metadata_partitions: int, directory: Path, tps: Sequence[TopicIdPartition]
+) -> list[str]:
+    """Return what Kafka's own RemoteLogMetadataManager lists, and its highest offsets."""
+    named = [f"{uuid_to_text(tp.topic_id)}:{tp.topic}:{tp.partition}:9" for tp in tps]
+    directory.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [
+            *(find_java(), "-Xmx256m", "-cp", f"{ensure_kafka_jars()}/*", str(READER)),
+            *(server, str(metadata_partitions), str(directory), *named),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return sorted(done.stdout.splitlines())
+
+
+def of_page(number: int, server: str, address: str) -> Completed:
+    """Run a command of the page about coming and leaving, by its place, with `-o json`."""
+    command = shown_commands(PAGE)[number].replace("kafka:9092", server)
+    return sediment("--rlmm", address, "-o", "json", *shlex.split(command))
+
+
+def following(number: int, server: str, address: str) -> subprocess.Popen[str]:
+    """Start a command of the page as a process."""
+    command = shown_commands(PAGE)[number].replace("kafka:9092", server)
+    words = ["--rlmm", address, "-o", "json", *shlex.split(command)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "services.cli", *words],
+        env=own_environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def write_records(server: str, count: int) -> None:
+    producer = KafkaProducer(bootstrap_servers=server, linger_ms=0)
+    for number in range(count):
+        producer.send("orders", bytes(1024), partition=number % 2)
+        if number % 10 == 9:
+            producer.flush()
+    producer.close()
+
+
+def new_metadata_topic(broker: KafkaBroker, partitions: int) -> str:
+    """Make the topic that Kafka's own manager reads; return the cluster's bootstrap servers."""
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.create_topics([NewTopic(METADATA_TOPIC, partitions, 1)])
+    admin.close()
+    return broker.bootstrap_servers
+
+
+def printed(server: str) -> list[dict[str, Any]]:
+    done = sediment("-o", "json", "metadata", "print", "--bootstrap-server", server)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def printed_segments(server: str) -> list[dict[str, Any]]:
+    """Return the last state of each segment by the topic's records, as they are printed."""
+    segments: dict[str, dict[str, Any]] = {}
+    for record in printed(server):
+        segments[record["segment_id"]] = segments.get(record["segment_id"], {}) | record
+    live = [each for each in segments.values() if each["state"] != DELETE_FINISHED.value]
+    return sorted(
+        ({name: each[name] for name in COMPARED} for each in live),
+        key=lambda each: (each["topic_id_partition"]["partition"], each["start_offset"]),
+    )
+
+
+def imported_segments(rlmm: OwnRlmm, tps: Sequence[TopicIdPartition]) -> list[dict[str, Any]]:
+    rows = []
+    for row in (row for tp in tps for row in all_segments(rlmm, tp)):
+        assert row.custom_metadata is not None
+        custom = read_imported(row.custom_metadata)
+        assert custom.location_id == 2
+        document = fields_as_json(row, *COMPARED[2:])
+        document["topic_id_partition"] = fields_as_json(row.topic_id_partition)
+        document["segment_id"] = uuid_to_text(row.remote_log_segment_id.id)
+        document["custom_metadata"] = None if custom.original is None else custom.original.hex()
+        rows.append({name: document[name] for name in COMPARED})
+    return rows
+
+
+def wait_until_quiet(server: str) -> None:
+    """Return when Kafka has written metadata, and for a while no further record.
+
+    A copy that the restart interrupted stays as it is.
+    """
+    seen: list[int] = []
+
+    def is_quiet() -> bool:
+        seen.append(len(printed(server)))
+        return len(seen) > 5 and seen[-1] > 0 and len(set(seen[-5:])) == 1
+
+    eventually(is_quiet, poll_ms=300)
+
+
+def segments_of(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if line.startswith("RemoteLogSegmentMetadata{")]
+
+
+def test_what_kafka_has_tiered_comes_and_leaves_again(
+    broker: KafkaBroker, rlmm: OwnRlmm, address: str, tmp_path: Path
+) -> None:
+    """Its own RemoteLogMetadataManager lists the same segments before and after."""
+    settings = local_tiered_storage_settings(tmp_path / "tier")
+    settings |= {"remote.log.manager.task.interval.ms": "200"}
+    with kafka_broker(tmp_path / "source", settings | IMPATIENT) as source:
+        server = source.bootstrap_servers
+        cluster, topic = Cluster(server), Topic("orders", 2, 16 * 1024, TIERED)
+        cluster.create(topic)
+        write_records(server, 300)
+        source.restart()
+        server = source.bootstrap_servers
+        write_records(server, 300)
+        admin = KafkaAdminClient(bootstrap_servers=server)
+        topic_id = UUID(str(admin.describe_topics(["orders"])[0]["topic_id"]))
+        tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(2)]
+        wait_until_quiet(server)
+        admin.delete_records({TopicPartition("orders", 0): 100})
+        wait_until_quiet(server)
+
+        dry = json.loads(of_page(0, server, address).stdout)
+        assert not list(all_partitions(rlmm))
+        done = of_page(1, server, address)
+        report = json.loads(done.stdout)
+        assert (done.returncode, report["lag"], report["records"]) == (0, 0, dry["records"])
+        assert report["imported"] == dry["imported"]
+        expected = printed_segments(server)
+        assert imported_segments(rlmm, tps) == expected
+        states = [each["state"] for each in expected]
+        assert states.count(FINISHED.value) > 20
+        # Kafka keeps the whole segment that has the log start.
+        assert rlmm.partition_state(tps[0]).value.log_start_offset == 100
+        assert not rlmm.list_holds().holds
+        listed = kafka_lists(server, 1, tmp_path / "one", tps)
+        assert len(listed) > 20
+
+        target = new_metadata_topic(broker, 5)
+        done = of_page(3, target, address)
+        assert (done.returncode, json.loads(done.stdout)["added"]) == (0, len(listed) - 18)
+        assert kafka_lists(target, 5, tmp_path / "two", tps) == listed
+        again = json.loads(of_page(3, target, address).stdout)
+        assert (again["added"], again["moved"]) == (0, 0)
+
+        # Both follow: what is written meanwhile, and a topic that is deleted.
+        comes, leaves = following(2, server, address), following(4, target, address)
+        write_records(server, 300)
+        wait_until_quiet(server)
+        longer = kafka_lists(server, 1, tmp_path / "three", tps)
+        assert len(longer) > len(listed) + 10
+        eventually(lambda: kafka_lists(target, 5, tmp_path / "four", tps) == longer)
+        admin.delete_topics(["orders"])
+        wait_until_quiet(server)
+        eventually(lambda: not [row for tp in tps for row in all_segments(rlmm, tp)])
+        eventually(lambda: not segments_of(kafka_lists(target, 5, tmp_path / "four", tps)))
+        for each in (comes, leaves):
+            each.send_signal(signal.SIGTERM)
+            output, errors = each.communicate(timeout=60)
+            assert each.returncode == 0, errors
+            assert json.loads(output)["moved"] > 10
+        admin.close()

@@ -247,9 +247,23 @@ _IMPORTED = fields(
     },
 )
 
+_EXPORTED = fields(
+    "An export to a metadata topic.",
+    {
+        "cluster_id": text("The id of the cluster."),
+        "metadata_topic_id": id_of("the metadata topic"),
+        "partitions": integer("Partitions whose changes were compared with the topic."),
+        "added": integer("Records that add a segment."),
+        "moved": integer("Records that move one."),
+        "partition_deletes": integer("Records of deletions of partitions."),
+        "tombstones": integer("Tombstones of keys."),
+    },
+)
+
 DOCUMENTS = (
     Document(("metadata print",), _METADATA, is_listed=True),
     Document(("metadata import",), (_IMPORTED,)),
+    Document(("metadata export",), (_EXPORTED,)),
     Document(("drain",), (_DRAIN,)),
     Document(("partitions",), (_DESCRIPTION,), is_listed=True),
     Document(("partitions undelete", "partitions reset-epoch"), (_CHANGED,)),
