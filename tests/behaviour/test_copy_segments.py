@@ -23,7 +23,12 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
     all_tool_runs,
 )
-from services.api.remote_storage_manager import IndexType
+from services.api.remote_storage_manager import (
+    IndexType,
+    LogSegmentData,
+    SegmentChunk,
+    SegmentFile,
+)
 from services.api.segment_batches import SegmentImport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -264,3 +269,19 @@ def test_files_of_local_tiered_storage_are_written_and_continued(
     for row, files in zip(rows, contents, strict=True):
         assert tier.store.get(f"{theirs.stem(row)}.log") == files.log
         assert tier.store.get(f"{theirs.stem(row)}.index") == files.indexes[IndexType.OFFSET]
+
+
+def test_write_that_fails_leaves_no_part_of_a_file(tier: FileTier, tmp_path: Path) -> None:
+    leaving = tmp_path / "leaving"
+    leaving.mkdir()
+    files, target = whole(1), LocalTieredStorageDirectory(leaving)
+    row = a_segment(len(files.log), 4711, tier.tp.topic_id)
+
+    def broken_off() -> Iterator[SegmentChunk]:
+        yield SegmentChunk(SegmentFile.LOG, files.log[:1000])
+        raise RetriableRemoteStorageError("away")
+
+    with pytest.raises(RetriableRemoteStorageError, match="away"):
+        target.write(row, LogSegmentData(files.headers(), broken_off()))
+    assert [path for path in leaving.rglob("*") if path.is_file()] == []
+    assert target.wants(row)

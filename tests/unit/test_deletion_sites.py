@@ -50,6 +50,8 @@ ORPHANS = (
     "::test_each_deletion_is_an_event_with_the_run_and_the_key"
 )
 
+COPIES = "tests/behaviour/test_copy_segments.py"
+
 DECIDES = {
     Site("services.rlm.retention.expiration_task", "ExpirationTask._finish", FINISH): Proof(
         f"{SEGMENTS} begin_deletion of the same pass, or of one that was interrupted",
@@ -93,6 +95,14 @@ DECIDES = {
         f"{SEGMENTS} whoever refused the replacement by it",
         "tests/behaviour/test_segment_repair.py"
         "::test_a_segment_that_was_marked_meanwhile_leaves_nothing",
+    ),
+    Site("services.workflows.adoption", "Adoption.finish", ONE): Proof(
+        f"{SEGMENTS} whoever refused the replacement by it",
+        f"{COPIES}::test_segment_that_is_deleted_meanwhile_leaves_no_copy",
+    ),
+    Site("services.workflows.adoption", "delete_sources", BATCH): Proof(
+        "the adoption of the segment, whose row names its own copy",
+        f"{COPIES}::test_sources_are_deleted_of_adopted_segments_alone",
     ),
     Site("services.workflows.deletion", "OrphanDeletion._delete_if_allowed", OBJECTS): Proof(
         "OBJECT_DELETION of each key, by _record; without a partition that is known, the report "
@@ -156,6 +166,14 @@ OWN = {
     ),
     Site("services.rsm.upload", "ObjectUpload.discard", "abort_upload"): Proof(
         _COPY, f"{RSM}::test_a_source_that_fails_leaves_nothing"
+    ),
+    Site("services.rsm.leaving", "LocalTieredStorageDirectory._write_file", "abort_upload"): Proof(
+        "nothing: the same call wrote it, and it is not complete",
+        f"{COPIES}::test_write_that_fails_leaves_no_part_of_a_file",
+    ),
+    Site("services.workflows.other_topic", "_require_read_only", OBJECTS): Proof(
+        "nothing: no object has the etag that it requires",
+        "tests/behaviour/test_rebuild_as.py::test_location_that_is_not_read_only_is_refused",
     ),
     Site("services.rsm.probe", "StoreProbe.remove", "delete"): Proof(
         _PROBED, f"{PROBE}::test_a_real_store_can_do_everything_and_nothing_is_left_in_it"

@@ -14,6 +14,7 @@ NO_RETRIES = {
     "services.cli.drain": "asks again how much is active",
     "services.console.segment_life": "reads pages until the partition is gone",
     "services.common.retry": "plans again",
+    "services.cli.copy": "waits until no reader has an earlier look-up",
     "services.local.trial": "waits until a server ends",
     "services.rlmm.operations.verification_ages": "reads again when the next interval has passed",
     "services.rlm.consumers.listener": "accepts the next connection",
