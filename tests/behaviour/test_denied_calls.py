@@ -57,7 +57,7 @@ def without(roles: frozenset[Role]) -> str:
 # Every role may call the others.
 DENIED_BY_ROLE = len(RPCS) - 5
 # The others name no topic, at RSM above all.
-DENIED_BY_TOPIC = len(RPCS) - 12
+DENIED_BY_TOPIC = len(RPCS) - 13
 ROLE_SETS = {roles for rpc in RPCS for _, roles in values_of(rpc)} - {frozenset(Role)}
 
 
