@@ -140,6 +140,7 @@ def test_rolled_records_leave_the_broker_once_the_tier_has_them(kept: Kept) -> N
     assert kept.config() == NO_RETENTION
     eventually_holds(lambda: _equal(sidecar.local_start(name), copied), DEADLINE_MS)
     assert kept.trim_offset() == copied
+    assert kept.metric("sediment_rlm_log_dirs_free_bytes") > 0
     eventually(lambda: list_segments(kept.folder)[0].base_offset == copied, DEADLINE_MS)
     assert fetched(sidecar.rlm, name, 0) == records
     assert kept.log_start() == 0
