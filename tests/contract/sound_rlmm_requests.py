@@ -233,7 +233,6 @@ def sound_requests() -> dict[str, Message]:
         "ImportRemoteLogSegments": pb.ImportRemoteLogSegmentsRequest(
             segments=[metadata_to_proto(replace(known_segment(), remote_log_segment_id=IMPORTED))]
         ),
-        "ListSourcePositions": pb.ListSourcePositionsRequest(),
         "UndeletePartition": pb.UndeletePartitionRequest(
             topic_id_partition=tp_message(), context=why()
         ),
