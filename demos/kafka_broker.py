@@ -271,6 +271,10 @@ class KafkaBroker(ServerProcess):
         if process is not None:
             process.kill()
 
+    def reconfigure(self, settings: Mapping[str, str]) -> None:
+        """Take these broker properties instead of those given before, from the next start on."""
+        self._settings = {**_DEFAULT_SETTINGS, **settings}
+
     def restart(self) -> None:
         """Stop cleanly and start again: each partition gets new leader epochs."""
         self.stop()

@@ -1,0 +1,253 @@
+"""Three brokers that tier with Kafka's own classes move to Sediment one by one, are used there, and
+leave again both ways; each step is followed by a comparison of all that consumers read."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from demos.kafka_broker import plugin_settings
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.imported_segments import is_imported
+from services.api.remote_log_metadata_manager import all_segments
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tests.harness.databases import Store
+from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.kafka_client import Topic
+from tests.harness.world import World, running_world
+from tests.kafka.records import consumed
+from tests.kafka.traffic import Traffic
+from tests.plugin.migration import (
+    DEADLINE_MS,
+    NODES,
+    SETTINGS,
+    Migrating,
+    contents_of,
+    migrating,
+    own_tier,
+)
+
+# All of the story happens before the first test of it.
+pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(1800)]
+
+SEED = 405
+SOURCE = 7
+FOLDER = "kafka-tiered-storage"
+TIERED = {"remote.storage.enable": "true", "segment.ms": "2000"}
+ORDERS = Topic("orders", 2, 24_576, {**TIERED, "local.retention.bytes": "1"})
+DOOMED = Topic("doomed", 1, 24_576, {**TIERED, "local.retention.bytes": "1"})
+TOPICS = (ORDERS, DOOMED)
+NOTHING_COPIED = {
+    "remote_log_copy_disable": "true",
+    "local_retention_ms": "-2",
+    "local_retention_bytes": "-2",
+}
+COPIED_AGAIN = {
+    "remote_log_copy_disable": "false",
+    "local_retention_ms": "-2",
+    "local_retention_bytes": "1",
+}
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the story's table: what was compared after it."""
+
+    name: str
+    records: int
+    differences: int
+
+
+@dataclass
+class Story:
+    steps: list[Step] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+
+
+class Narrator:
+    """Tell the story, and compare after each step what consumers read with what they read first."""
+
+    def __init__(self, deployment: Migrating, world: World) -> None:
+        self.deployment = deployment
+        self.world = world
+        self.story = Story()
+        self._ends: dict[TopicIdPartition, int] = {}
+        self._first = contents_of(deployment.cluster, {})
+
+    def begin(self, names: list[TopicIdPartition]) -> None:
+        self._ends = self.deployment.ends(names)
+        self._first = contents_of(self.deployment.cluster, self._ends)
+        assert all(each.records for each in self._first.values())
+
+    def forget(self, topic: str) -> None:
+        self._ends = {n: end for n, end in self._ends.items() if n.topic != topic}
+
+    def compare(self, step: str) -> None:
+        now = contents_of(self.deployment.cluster, self._ends)
+        differences = sum(self._first[key] != contents for key, contents in now.items())
+        records = sum(contents.records for contents in now.values())
+        self.story.steps.append(Step(step, records, differences))
+
+    def rows(self, name: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """Return the readable segments; none of a partition that RLMM does not know yet."""
+        with self.world.metadata() as rlmm, suppress(RemoteResourceNotFoundError):
+            return [row for row in all_segments(rlmm, name) if row.state is FINISHED]
+        return []
+
+
+@contextmanager
+def following(world: World, servers: str) -> Iterator["subprocess.Popen[str]"]:
+    """`sediment metadata import --follow`, until the block sends it a signal."""
+    command = [sys.executable, "-m", "services.cli", "metadata", "import"]
+    command += ["--bootstrap-server", servers, "--location", str(SOURCE), "--follow"]
+    command += ["--rlmm", world.rlmm.address, "-o", "json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(world: World, *arguments: str) -> str:
+    services = ["--rsm", world.rsm.address, "--rlmm", world.rlmm.address]
+    command = [sys.executable, "-m", "services.cli", *arguments, *services, "-o", "json"]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def story(jar: Path, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    directory = tmp_path_factory.mktemp("migration")
+    tier = directory / "tier"
+    with (
+        running_world(directory, *store, directory, locations(directory, tier)) as world,
+        migrating(directory / "brokers", own_tier(tier)) as deployment,
+    ):
+        yield tell(Narrator(deployment, world), jar, directory)
+
+
+def locations(directory: Path, tier: Path) -> Mapping[str, str]:
+    file = directory / "locations.toml"
+    file.write_text(
+        f"[[location]]\nid = {SOURCE}\nlayout = 'local-tiered-storage'\nbackend = 'filesystem'\n"
+        f"directory = '{tier}'\nprefix = '{FOLDER}/'\nread_only = false\n"
+    )
+    return {"RSM_LOCATIONS_FILE": str(file)}
+
+
+def tell(told: Narrator, jar: Path, directory: Path) -> Story:
+    deployment, world = told.deployment, told.world
+    sediment = {**SETTINGS, **plugin_settings(jar, world.rsm.address, world.rlmm.address)}
+    names = create_and_fill(deployment)
+    told.begin(names)
+    told.compare("before, with Kafka's own classes")
+
+    come(told, names, sediment)
+    told.compare("all brokers switched")
+    for topic in TOPICS:
+        deployment.cluster.configure(topic.name, **COPIED_AGAIN)
+    write_until_copied_by_sediment(told, names)
+    told.compare("copying again")
+
+    run(world, "copy", "--adopt")
+    assert all(is_own(row) for name in names for row in told.rows(name))
+    told.compare("adopted")
+
+    deployment.cluster.delete(DOOMED.name)
+    told.forget(DOOMED.name)
+    names = deployment.partitions(ORDERS.name)
+    told.compare("a topic deleted")
+    return told.story
+
+
+def create_and_fill(deployment: Migrating) -> list[TopicIdPartition]:
+    """Make the topics and write until a part of each lies in the tier alone."""
+    for topic in TOPICS:
+        assignments = [NODES[at:] + NODES[:at] for at in range(topic.partitions)]
+        deployment.admin.create(topic.name, assignments, topic.configs())
+    wanted = sum(topic.partitions for topic in TOPICS)
+    topics = [topic.name for topic in TOPICS]
+    names = eventually(lambda: exactly(deployment.partitions(*topics), wanted), DEADLINE_MS)
+    for name in names:
+        with writing(deployment, name, SEED):
+            deployment.wait_until_read_from_tier([name])
+    return names
+
+
+def names_of(names: list[TopicIdPartition], topic: Topic) -> list[TopicIdPartition]:
+    return [name for name in names if name.topic == topic.name]
+
+
+def exactly(names: list[TopicIdPartition], wanted: int) -> list[TopicIdPartition]:
+    return names if len(names) == wanted else []
+
+
+def come(told: Narrator, names: list[TopicIdPartition], sediment: Mapping[str, str]) -> None:
+    """Import, and switch broker by broker while records are produced and consumed."""
+    deployment, world = told.deployment, told.world
+    for topic in TOPICS:
+        deployment.cluster.configure(topic.name, **NOTHING_COPIED)
+    with following(world, deployment.brokers.bootstrap_servers) as importing:
+        eventually_holds(lambda: assert_all_known(told, names), DEADLINE_MS)
+        writer = Traffic(deployment.cluster, ORDERS, SEED + 1)
+        with writer:
+            for node_id in NODES:
+                deployment.switch(node_id, sediment, names)
+                told.compare(f"broker {node_id} switched and leading")
+                others = NODES[: node_id - 1] + NODES[node_id:]
+                for name in names:
+                    deployment.admin.lead(name.topic, name.partition, others[0])
+        importing.send_signal(signal.SIGINT)
+        output, errors = importing.communicate(timeout=120)
+    assert importing.returncode == 0, errors
+    report = json.loads(output)
+    assert report["lag"] == 0
+    there = {record.offset for record in consumed(deployment.cluster, names_of(names, ORDERS)[0])}
+    told.story.lost = [at for at in writer.acknowledged.records if at not in there]
+
+
+def assert_all_known(told: Narrator, names: list[TopicIdPartition]) -> None:
+    """RLMM has all that the source's leader knows its tier to have."""
+    for name in names:
+        ends = [row.end_offset for row in told.rows(name)]
+        assert max(ends, default=-1) == told.deployment.tiered_through(name), name
+
+
+def write_until_copied_by_sediment(told: Narrator, names: list[TopicIdPartition]) -> None:
+    for name in names:
+        with writing(told.deployment, name, SEED + 2):
+            wait_until_some_is_own(told, name)
+
+
+def wait_until_some_is_own(told: Narrator, name: TopicIdPartition) -> None:
+    eventually(lambda: any(is_own(row) for row in told.rows(name)), DEADLINE_MS)
+
+
+def is_own(row: RemoteLogSegmentMetadata) -> bool:
+    return not is_imported(row.custom_metadata)
+
+
+def writing(deployment: Migrating, name: TopicIdPartition, seed: int) -> Traffic:
+    (topic,) = [topic for topic in TOPICS if topic.name == name.topic]
+    return Traffic(deployment.cluster, topic, seed, partition=name.partition)
+
+
+def test_nothing_differs_after_any_step(story: Story) -> None:
+    for step in story.steps:
+        sys.stdout.write(f"{step.name:45} {step.records:8} {step.differences:4}\n")
+    assert [step for step in story.steps if step.differences] == []
+    assert all(step.records for step in story.steps)
+
+
+def test_no_acknowledged_record_is_lost(story: Story) -> None:
+    assert story.lost == []
