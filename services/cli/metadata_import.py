@@ -1,6 +1,7 @@
 """Import Kafka's own metadata topic into RLMM: `sediment metadata import`."""
 
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -11,7 +12,7 @@ import typer
 from services.api.ids import uuid_to_text
 from services.cli.connections import Call, with_services
 from services.cli.metadata_source import KafkaSource
-from services.cli.output import EXIT_PARTIAL, WATCHED_S, CommandError, progress, say
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, WATCHED_S, CommandError, progress, say
 from services.common.quantities import counted
 from services.interop.metadata_fold import Drop, UnreadableRecordError
 from services.interop.metadata_import import ImportPlan, ImportReport, MetadataImport
@@ -20,6 +21,8 @@ from services.views.documents import Json
 
 BEHIND_S = 1.0
 """Between two reads of the live topic."""
+_REST_S = 10.0
+_NAMED = 10
 
 BootstrapServer = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="A broker of the cluster.", show_default=False)
@@ -51,6 +54,14 @@ def import_metadata(
     follow: Annotated[
         bool, typer.Option("--follow", help="Stay behind the live topic until Ctrl-C or SIGTERM.")
     ] = False,
+    switch: Annotated[
+        bool,
+        typer.Option(
+            "--switch",
+            help="Follow while the brokers are switched: begin only if they copy nothing, and end "
+            f"well only if the topic then rests for {_REST_S:.0f} s.",
+        ),
+    ] = False,
     skip_unknown: Annotated[
         bool, typer.Option("--skip-unknown", help="Only count records of a later version.")
     ] = False,
@@ -68,20 +79,27 @@ def import_metadata(
     \b
     Exit codes:
       1  something was dropped or could not be read
+      3  a service or the cluster is away; with --switch: the brokers copy, or
+         the topic does not rest
     """
     plan = ImportPlan(
         location, tuple(topic or ()), not dry_run, skip_unknown, restart, f"import-{uuid4().hex}"
     )
+    follow = follow or switch
     stop = stopped_by_signals() if follow else Event()
     source = KafkaSource(bootstrap_server, topic_name, config)
     try:
         with call.rlmm_client() as rlmm, progress(every_s=WATCHED_S) as show:
             importing = MetadataImport(rlmm, source, plan, lambda done: show(_text(done)))
+            if switch:
+                _require_nothing_is_copied(source, plan.topics)
             importing.begin()
             report = importing.run()
             while follow and not stop.wait(BEHIND_S):
                 report = importing.run()
                 show(_text(report))
+            if switch:
+                _require_rest(importing)
             report = importing.finish()
     except UnreadableRecordError as e:
         hint = "" if importing.report.records else f"; is {topic_name} a metadata topic?"
@@ -100,6 +118,32 @@ def stopped_by_signals() -> Event:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())
     return stop
+
+
+def _require_nothing_is_copied(source: KafkaSource, topics: Collection[str]) -> None:
+    """Check that brokers of both kinds may lead in turn: a copy of one is unknown to the other."""
+    copying = sorted(source.copying_topics(topics))
+    if copying:
+        some = ", ".join(copying[:_NAMED]) + (", ..." if len(copying) > _NAMED else "")
+        raise CommandError(
+            f"copying is not disabled on {counted(len(copying), 'topic')}: {some}; set "
+            "remote.log.copy.disable=true, local.retention.ms=-2, local.retention.bytes=-2 there",
+            EXIT_FAILED,
+        )
+
+
+def _require_rest(importing: MetadataImport) -> None:
+    """Check that nobody writes the topic any more: its ends are the positions, and stay so."""
+    before = importing.run().records
+    Event().wait(_REST_S)
+    since = importing.run().records - before
+    if since:
+        raise CommandError(
+            f"{counted(since, 'record')} came in the last {_REST_S:.0f} s: a broker still has its "
+            "old classes, or copies; the holds stay: run it again",
+            EXIT_FAILED,
+        )
+    say(f"the metadata topic has rested for {_REST_S:.0f} s, and all of it is imported")
 
 
 def _text(done: ImportReport) -> str:

@@ -98,6 +98,29 @@ class KafkaSource:
         ids = {str(each["name"]): _uuid(each.get("topic_id")) for each in topics}
         return {name: id for name, id in ids.items() if id is not None}
 
+    def copying_topics(self, topics: Collection[str]) -> list[str]:
+        """Return the tiered topics, of these or of all, whose rolled segments are copied.
+
+        Raises:
+            CommandError: the brokers do not have remote.log.copy.disable, which came with 3.9.
+        """
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        names = [name for name in self.topic_ids() if not topics or name in topics]
+        wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        found = self._admin(lambda admin: admin.describe_configs(wanted, config_filter="all"))
+        copying = []
+        for name, config in found.get("TOPIC", {}).items():
+            values = {key: str(each["value"]).lower() for key, each in config.items()}
+            if values.get("remote.storage.enable") != "true":
+                continue
+            if "remote.log.copy.disable" not in values:
+                text = "its brokers do not have remote.log.copy.disable (Kafka 3.9 or newer)"
+                raise CommandError(f"{self._server}: {text}", EXIT_FAILED)
+            if values["remote.log.copy.disable"] != "true":
+                copying.append(name)
+        return copying
+
     def log_starts(self, partitions: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
         from kafka import TopicPartition
 

@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,9 +105,9 @@ class Narrator:
 
 @contextmanager
 def following(world: World, servers: str) -> Iterator["subprocess.Popen[str]"]:
-    """`sediment metadata import --follow`, until the block sends it a signal."""
+    """`sediment metadata import --switch`, until the block sends it a signal."""
     command = [sys.executable, "-m", "services.cli", "metadata", "import"]
-    command += ["--bootstrap-server", servers, "--location", str(SOURCE), "--follow"]
+    command += ["--bootstrap-server", servers, "--location", str(SOURCE), "--switch"]
     command += ["--rlmm", world.rlmm.address, "-o", "json"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
@@ -117,8 +117,10 @@ def following(world: World, servers: str) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def run(world: World, *arguments: str) -> str:
-    services = ["--rsm", world.rsm.address, "--rlmm", world.rlmm.address]
+def run(world: World, *arguments: str, of: Sequence[str] = ("rsm", "rlmm")) -> str:
+    """Run a command that uses these services; it must succeed."""
+    addresses = {"rsm": world.rsm.address, "rlmm": world.rlmm.address}
+    services = [word for name in of for word in (f"--{name}", addresses[name])]
     command = [sys.executable, "-m", "services.cli", *arguments, *services, "-o", "json"]
     done = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -167,7 +169,62 @@ def tell(told: Narrator, jar: Path, directory: Path) -> Story:
     told.forget(DOOMED.name)
     names = deployment.partitions(ORDERS.name)
     told.compare("a topic deleted")
+    let_retention_run(told, names)
+    told.begin(names)
+
+    deployment.cluster.configure(ORDERS.name, **NOTHING_COPIED)
+    leave(told)
+    own_classes = own_tier(directory / "left")
+    kafkas_rlmm = {key: value for key, value in own_classes.items() if is_of_metadata(key)}
+    others = {key: value for key, value in sediment.items() if not is_of_metadata(key)}
+    deployment.replace_tier({**others, **kafkas_rlmm}, names)
+    told.compare("out, metadata only: Kafka's RLMM, our RSM")
+    deployment.replace_tier(sediment, names)
+    told.compare("back again")
+
+    run(world, "copy", "--to", str(directory / "left"))
+    leave(told)
+    deployment.replace_tier(own_classes, names)
+    told.compare("out, bytes too: Kafka's own classes")
+    deployment.cluster.configure(ORDERS.name, **COPIED_AGAIN)
+    for name in names:
+        tiered = deployment.tiered_through(name)
+        with writing(deployment, name, SEED + 3):
+            wait_until_tiered(deployment, name, tiered + 1)
+    told.compare("Kafka's own classes copying again")
     return told.story
+
+
+def leave(told: Narrator) -> None:
+    """Export, at rest: no broker writes the topic, and none copies."""
+    servers = told.deployment.brokers.bootstrap_servers
+    command = ["metadata", "export", "--bootstrap-server", servers]
+    run(told.world, *command, of=("rlmm",))
+
+
+def is_of_metadata(setting: str) -> bool:
+    return setting.startswith(("remote.log.metadata.manager.", "rlmm.config."))
+
+
+def let_retention_run(told: Narrator, names: list[TopicIdPartition]) -> None:
+    """Let the brokers delete the oldest segments, and keep what they have then."""
+    (topic,) = {name.topic for name in names}
+    sizes = [sum(row.segment_size_in_bytes for row in told.rows(name)) for name in names]
+    told.deployment.cluster.configure(topic, retention_bytes=str(min(sizes) // 2))
+    for name in names:
+        wait_until_deleted(told, name)
+    told.deployment.cluster.configure(topic, retention_bytes="-1")
+
+
+def wait_until_deleted(told: Narrator, name: TopicIdPartition) -> None:
+    cluster = told.deployment.cluster
+    eventually(
+        lambda: cluster.offsets(name.topic, name.partition).log_start_offset > 0, DEADLINE_MS
+    )
+
+
+def wait_until_tiered(deployment: Migrating, name: TopicIdPartition, offset: int) -> None:
+    eventually(lambda: deployment.tiered_through(name) >= offset, DEADLINE_MS)
 
 
 def create_and_fill(deployment: Migrating) -> list[TopicIdPartition]:
