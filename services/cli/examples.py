@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--bootstrap-server kafka:9092 --location 2 --dry-run",
         "--bootstrap-server kafka:9092 --location 2",
         "--bootstrap-server kafka:9092 --location 2 --follow",
+        "--bootstrap-server kafka:9092 --location 2 --switch",
     ),
     "metadata export": (
         "--bootstrap-server kafka:9092",

@@ -372,14 +372,14 @@ def test_what_kafka_has_tiered_comes_and_leaves_again(
         assert len(listed) > 20
 
         target = new_metadata_topic(broker, 5)
-        done = of_page(3, target, address)
+        done = of_page(4, target, address)
         assert (done.returncode, json.loads(done.stdout)["added"]) == (0, len(listed) - 18)
         assert kafka_lists(target, 5, tmp_path / "two", tps) == listed
-        again = json.loads(of_page(3, target, address).stdout)
+        again = json.loads(of_page(4, target, address).stdout)
         assert (again["added"], again["moved"]) == (0, 0)
 
         # Both follow: what is written meanwhile, and a topic that is deleted.
-        comes, leaves = following(2, server, address), following(4, target, address)
+        comes, leaves = following(2, server, address), following(5, target, address)
         write_records(server, 300)
         wait_until_quiet(server)
         longer = kafka_lists(server, 1, tmp_path / "three", tps)

@@ -21,6 +21,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from tests.harness.databases import Store
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import Topic
+from tests.harness.pages import shown_commands
 from tests.harness.world import World, running_world
 from tests.kafka.records import consumed
 from tests.kafka.traffic import Traffic
@@ -38,6 +39,7 @@ from tests.plugin.migration import (
 pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(1800)]
 
 SEED = 405
+PAGE = Path(__file__).parents[2] / "docs/run/come-and-leave.md"
 SOURCE = 7
 FOLDER = "kafka-tiered-storage"
 TIERED = {"remote.storage.enable": "true", "segment.ms": "2000"}
@@ -105,9 +107,10 @@ class Narrator:
 
 @contextmanager
 def following(world: World, servers: str) -> Iterator["subprocess.Popen[str]"]:
-    """`sediment metadata import --switch`, until the block sends it a signal."""
-    command = [sys.executable, "-m", "services.cli", "metadata", "import"]
-    command += ["--bootstrap-server", servers, "--location", str(SOURCE), "--switch"]
+    """The page's command for the switch, until the block sends it a signal."""
+    (line,) = [line for line in shown_commands(PAGE) if "--switch" in line]
+    words = line.replace("kafka:9092", servers).replace("location 2", f"location {SOURCE}").split()
+    command = [sys.executable, "-m", "services.cli", *words]
     command += ["--rlmm", world.rlmm.address, "-o", "json"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
