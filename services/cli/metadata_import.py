@@ -1,7 +1,7 @@
 """Import Kafka's own metadata topic into RLMM: `sediment metadata import`."""
 
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import typer
 
+from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
 from services.cli.connections import Call, with_services
 from services.cli.metadata_source import KafkaSource
@@ -94,10 +95,9 @@ def import_metadata(
             if switch:
                 _require_nothing_is_copied(source, plan.topics)
             importing.begin()
-            report = importing.run()
-            while follow and not stop.wait(BEHIND_S):
-                report = importing.run()
-                show(_text(report))
+            importing.run()
+            if follow:
+                _follow(importing, stop, show)
             if switch:
                 _require_rest(importing)
             report = importing.finish()
@@ -130,6 +130,22 @@ def _require_nothing_is_copied(source: KafkaSource, topics: Collection[str]) -> 
             "remote.log.copy.disable=true, local.retention.ms=-2, local.retention.bytes=-2 there",
             EXIT_FAILED,
         )
+
+
+def _follow(importing: MetadataImport, stop: Event, show: Callable[[str], None]) -> None:
+    """Import what comes, until a signal; a cluster or RLMM that is away is asked again."""
+    is_away = False
+    while not stop.wait(BEHIND_S):
+        try:
+            if is_away:
+                importing.begin()
+            show(_text(importing.run()))
+            is_away = False
+        except (CommandError, RetriableRemoteStorageError) as e:
+            is_away = True
+            show(f"asked again: {e}")
+    if is_away:
+        importing.begin()
 
 
 def _require_rest(importing: MetadataImport) -> None:

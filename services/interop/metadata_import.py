@@ -190,6 +190,7 @@ class MetadataImport:
             ConcurrentUpdateError: another import runs.
             RetriableRemoteStorageError: a service is away; run it again.
         """
+        self._stop.clear()
         ranges = self._source.ranges()
         self._topic_ids |= frozenset(self._source.topic_ids().values())
         todo = {}
