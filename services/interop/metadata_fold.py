@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
-from services.api.errors import InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata
 from services.api.segments import (
@@ -69,7 +68,7 @@ class Dropped:
     what: str
 
 
-class UnreadableRecordError(InvalidRequestError):
+class UnreadableRecordError(Exception):
     """A record is damaged, or of a version or with a state that is not known."""
 
 

@@ -15,6 +15,7 @@ NO_RETRIES = {
     "services.console.segment_life": "reads pages until the partition is gone",
     "services.common.retry": "plans again",
     "services.cli.copy": "waits until no reader has an earlier look-up",
+    "services.interop.metadata_import": "folds again with what earlier steps have stored",
     "services.local.trial": "waits until a server ends",
     "services.rlmm.operations.verification_ages": "reads again when the next interval has passed",
     "services.rlm.consumers.listener": "accepts the next connection",

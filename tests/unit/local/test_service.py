@@ -62,7 +62,7 @@ def test_a_failpoint_holds_for_one_start(service: ServiceProcess, tmp_path: Path
     armed = told(tmp_path)
     service.stop()
     service.start()
-    assert armed["SEDIMENT_FAILPOINT"] == "rsm.log_written:3"
+    assert armed["SEDIMENT_FAILPOINT"] == "rsm.log_written:3:KILL"
     assert "SEDIMENT_FAILPOINT" not in told(tmp_path)
 
 
