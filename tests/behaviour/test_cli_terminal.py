@@ -3,6 +3,7 @@
 import os
 import pty
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ COMMANDS_RUN = {
     "sweep retention": "",
     "sweep removal": "",
     "ship {log_dir}": "clicks-1",
+    "copy --adopt": "copied before",
+    "restore clicks-1 restored --allow-holes": "clicks-1",
     "db current": "this release",
     "db check": "",
     "db deployment-id": "",
@@ -179,6 +182,8 @@ def small(rlmm: RlmmProcess, rsm: ServedRsm, database_url: str, tmp_path: Path) 
         services = {"RSM": rsm.address, "RLMM": rlmm.address, "RLM": address}
         variables = {f"SEDIMENT_{name}": value for name, value in services.items()}
         (tmp_path / "probed").mkdir()
+        (tmp_path / "restored").mkdir()
+        shutil.copy(log_dir / "meta.properties", tmp_path / "restored")
         variables |= {
             "RLMM_DATABASE_URL": database_url,
             "RSM_BACKEND": "filesystem",

@@ -216,7 +216,7 @@ class HoldsOfRebuilds(RlmmContractPart):
     def test_it_is_of_all_topics_and_has_no_end(self) -> None:
         self.finished(0, 9)
         for malformed in (
-            hold_of(self.tp, kind=HoldKind.REBUILD),
+            replace(hold_of(self.tp, kind=HoldKind.REBUILD), partition=0),
             replace(REBUILD, first_offset=1),
             replace(REBUILD, last_offset=1),
             replace(REBUILD, until_ms=INT64_MAX >> 16),
