@@ -71,7 +71,7 @@ COMMANDS_RUN = {
     "sweep removal": "",
     "ship {log_dir}": "clicks-1",
     "copy --adopt": "copied before",
-    "restore clicks-1 restored --allow-holes": "clicks-1",
+    "restore clicks-0 restored --allow-holes": "clicks-0",
     "db current": "this release",
     "db check": "",
     "db deployment-id": "",
