@@ -8,13 +8,12 @@ import pytest
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.interop.metadata_export import ExportPlan, MetadataExport
 from services.interop.metadata_fold import TopicRecord
-from services.interop.metadata_topic import decode_key
-from services.interop.metadata_values import KEYED_VERSION, decode_value
+from services.interop.metadata_values import decode_value
 from tests.contract.rlmm.segments import DELETE_FINISHED, DELETE_STARTED, FINISHED, segment
 from tests.harness.databases import OwnRlmm
+from tests.harness.keyed_scenarios import five_scenarios, moved, present_of
 
 MARKED, PARTITION_STARTED, PARTITION_FINISHED = RemotePartitionDeleteState
 
@@ -51,13 +50,6 @@ class TopicInMemory:
             "" if each.value is None else decode_value(each.value).metadata.state.value
             for each in self.all()
         ]
-
-
-def moved(rlmm: OwnRlmm, metadata: RemoteLogSegmentMetadata, *states: object) -> None:
-    for state in states:
-        rlmm.update_remote_log_segment_metadata(
-            RemoteLogSegmentMetadataUpdate(metadata.remote_log_segment_id, 9, state, 1)  # type: ignore[arg-type]  # a state
-        )
 
 
 def export(rlmm: OwnRlmm, topic: TopicInMemory, *, keyed: bool = False) -> MetadataExport:
@@ -110,56 +102,11 @@ def test_each_run_writes_what_the_topic_lacks(rlmm: OwnRlmm, tp: TopicIdPartitio
 
 
 def test_keyed_records_are_compacted_to_the_last_state(rlmm: OwnRlmm, tp: TopicIdPartition) -> None:
-    """The five scenarios of KIP-1266, with keys of the leader epoch of each copy."""
     topic = TopicInMemory()
-
-    def copy(end_offset: int, epoch: int) -> RemoteLogSegmentMetadata:
-        made = segment(tp, end_offset - 9, end_offset, broker_leader_epoch=epoch)
-        rlmm.add_remote_log_segment_metadata(made)
-        return made
-
-    def present() -> dict[tuple[int | None, int | None], str]:
+    for expected in five_scenarios(rlmm, tp):
         export(rlmm, topic, keyed=True)
         topic.compact()
-        states = {}
-        for each in topic.all():
-            assert each.key is not None
-            assert each.value is not None
-            key, value = decode_key(each.key), decode_value(each.value)
-            assert (key.topic_id, key.partition) == (tp.topic_id, tp.partition)
-            assert value.version == KEYED_VERSION
-            states[key.end_offset, key.broker_leader_epoch] = value.metadata.state.value
-        return states
-
-    # 1: a copy. 2: two leaders, both finish. 3: a retry under one epoch.
-    first = copy(1000, 3)
-    moved(rlmm, first, FINISHED)
-    old, new = copy(2000, 3), copy(2000, 4)
-    moved(rlmm, old, FINISHED)
-    moved(rlmm, new, FINISHED)
-    retried = copy(3000, 5), copy(3000, 5)
-    assert present()[3000, 5] == "COPY_SEGMENT_STARTED"
-    moved(rlmm, retried[1], FINISHED)
-    all_finished = {
-        (1000, 3): "COPY_SEGMENT_FINISHED",
-        (2000, 3): "COPY_SEGMENT_FINISHED",
-        (2000, 4): "COPY_SEGMENT_FINISHED",
-        (3000, 5): "COPY_SEGMENT_FINISHED",
-    }
-    assert present() == all_finished
-    assert present() == all_finished
-    moved(rlmm, retried[0], DELETE_STARTED, DELETE_FINISHED)
-    assert present() == all_finished
-    # 4: a segment is deleted, and all its keys are forgotten.
-    for each in (old, new):
-        moved(rlmm, each, DELETE_STARTED, DELETE_FINISHED)
-    assert present().keys() == {(1000, 3), (3000, 5)}
-    # 5: the partition is deleted; its marker stays.
-    for each in (first, retried[1]):
-        moved(rlmm, each, DELETE_STARTED, DELETE_FINISHED)
-    for state in RemotePartitionDeleteState:
-        rlmm.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(tp, state, 1, 1))
-    assert present() == {(None, None): "DELETE_PARTITION_FINISHED"}
+        assert present_of(tp, ((each.key, each.value) for each in topic.all())) == expected
 
 
 def test_a_topic_has_keys_or_has_not(rlmm: OwnRlmm, tp: TopicIdPartition) -> None:
