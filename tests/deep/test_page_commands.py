@@ -112,7 +112,8 @@ def filled(up: Up, line: str, topics: dict[str, str], directory: Path) -> list[s
         "--database-url": at.database_url,
     }
     values |= {"--report": str(directory / "report.json"), "--offset": "10", "--before": "10"}
-    values["--to"] = str(directory)
+    if words[0] == "copy":
+        values["--to"] = str(directory)
     for number, word in enumerate(words):
         found = re.fullmatch(r"(TOPIC_ID:)?([\w.]+?)(-\d+)?", word)
         if number and words[number - 1] in values:

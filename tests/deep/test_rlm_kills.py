@@ -61,7 +61,7 @@ KILLED_ELSEWHERE = {
     "trim.": "tests/kafka/test_trims_of_three.py",
     "sweep.": "tests/spark",
     "export.": "tests/spark",
-    "repair.": "tests/behaviour/test_cli_scrub.py",
+    "replacement.": "tests/behaviour/test_cli_copy.py, test_cli_scrub.py",
     "restore.": "tests/behaviour/test_cli_restore.py",
 }
 """Kinds of failpoints, and where each place of the kind is a kill."""

@@ -96,6 +96,7 @@ class _Maker:
             pb.PartitionReport.DESCRIPTOR: self._report,
             segment_pb.RlmEndpoint.DESCRIPTOR: self._endpoint,
             pb.Hold.DESCRIPTOR: self._hold,
+            pb.ImportRemoteLogSegmentsRequest.DESCRIPTOR: self._import,
             pb.SetHoldRequest.DESCRIPTOR: self._hold_to_set,
             pb.EndHoldRequest.DESCRIPTOR: self._hold_to_end,
             storage_pb.ObjectLocation.DESCRIPTOR: self._object,
@@ -279,6 +280,22 @@ class _Maker:
             broker_id=self._draw(one_of_two),
             address=f"127.0.0.1:{self._draw(one_of_two)}",
         )
+
+    def _import(self) -> pb.ImportRemoteLogSegmentsRequest:
+        """Of no source in most cases: only the first item of a source has no previous position."""
+        segments = [self._segment() for _ in range(self._draw(st.integers(1, 3)))]
+        made = pb.ImportRemoteLogSegmentsRequest(segments=segments)
+        made.context.reason = self._draw(_TEXTS)
+        if self._chance(3):
+            made.position.CopyFrom(
+                pb.SourcePosition(
+                    cluster_id="cluster-1",
+                    topic_id=self._partition().topic_id,
+                    partition=self._draw(st.integers(0, 50)),
+                    next_offset=self._draw(st.integers(0, 50)),
+                )
+            )
+        return made
 
     def _hold(self) -> pb.Hold:
         draw, partition = self._draw, self._partition()
