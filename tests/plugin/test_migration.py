@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import Topic
 from tests.harness.pages import shown_commands
 from tests.harness.world import World, running_world
+from tests.kafka.constant_consumer import ConstantConsumer
 from tests.kafka.records import consumed
 from tests.kafka.traffic import Traffic
 from tests.plugin.migration import (
@@ -34,6 +35,7 @@ from tests.plugin.migration import (
     migrating,
     own_tier,
 )
+from tests.plugin.seen import ISOLATION_LEVELS
 
 # All of the story happens before the first test of it.
 pytestmark = [pytest.mark.plugin, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -70,8 +72,16 @@ class Step:
 
 @dataclass
 class Story:
+    """
+    Attributes:
+        lost: offsets that were acknowledged while brokers were switched, and cannot be read.
+        wrong, least_passes: of the consumers that read everything again and again meanwhile.
+    """
+
     steps: list[Step] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    least_passes: int = 0
 
 
 class Narrator:
@@ -260,7 +270,14 @@ def come(told: Narrator, names: list[TopicIdPartition], sediment: Mapping[str, s
     with following(world, deployment.brokers.bootstrap_servers) as importing:
         eventually_holds(lambda: assert_all_known(told, names), DEADLINE_MS)
         writer = Traffic(deployment.cluster, ORDERS, SEED + 1)
-        with writer:
+        consumers = [
+            ConstantConsumer(deployment.cluster, name, level)
+            for name in names_of(names, ORDERS)
+            for level in ISOLATION_LEVELS
+        ]
+        with ExitStack() as busy:
+            for each in (writer, *consumers):
+                busy.enter_context(each)
             for node_id in NODES:
                 deployment.switch(node_id, sediment, names)
                 told.compare(f"broker {node_id} switched and leading")
@@ -272,6 +289,8 @@ def come(told: Narrator, names: list[TopicIdPartition], sediment: Mapping[str, s
     assert importing.returncode == 0, errors
     report = json.loads(output)
     assert report["lag"] == 0
+    told.story.wrong = [text for each in consumers for text in each.failures]
+    told.story.least_passes = min(each.passes for each in consumers)
     there = {record.offset for record in consumed(deployment.cluster, names_of(names, ORDERS)[0])}
     told.story.lost = [at for at in writer.acknowledged.records if at not in there]
 
@@ -307,6 +326,11 @@ def test_nothing_differs_after_any_step(story: Story) -> None:
         sys.stdout.write(f"{step.name:45} {step.records:8} {step.differences:4}\n")
     assert [step for step in story.steps if step.differences] == []
     assert all(step.records for step in story.steps)
+
+
+def test_consumers_read_nothing_wrong_while_brokers_are_switched(story: Story) -> None:
+    assert story.wrong == []
+    assert story.least_passes > 2
 
 
 def test_no_acknowledged_record_is_lost(story: Story) -> None:
