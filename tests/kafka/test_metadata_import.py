@@ -325,9 +325,9 @@ def wait_until_quiet(server: str) -> None:
 
     def is_quiet() -> bool:
         seen.append(len(printed(server)))
-        return len(seen) > 5 and seen[-1] > 0 and len(set(seen[-5:])) == 1
+        return len(seen) > 8 and seen[-1] > 0 and len(set(seen[-8:])) == 1
 
-    eventually(is_quiet, poll_ms=300)
+    eventually(is_quiet, poll_ms=500)
 
 
 def segments_of(lines: Sequence[str]) -> list[str]:
