@@ -1,5 +1,6 @@
 """Copy segments into the own layout or out of it: `sediment copy`."""
 
+import math
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 from services.cli.command import quantity
 from services.cli.connections import Call, command_group, completed, with_services
 from services.cli.names import find_topic
-from services.cli.output import EXIT_FAILED, CommandError, progress, say
+from services.cli.output import EXIT_FAILED, WATCHED_S, CommandError, progress
 from services.cli.reconcile import Rate, pace_of
 from services.common.quantities import DURATION_MS, counted
 from services.rsm.leaving import LocalTieredStorageDirectory
@@ -108,8 +109,7 @@ def copy(
             ).run()
         deleted = 0
         if delete_source is not None:
-            say(f"sources are deleted in {counted(wait_ms // 1000, 'second')}")
-            time.sleep(wait_ms / 1000)
+            _wait(wait_ms / 1000)
             for error in delete_sources(metadata, store, delete_source, plan.topics):
                 deleted += error is None
                 not_deleted += [] if error is None else [str(error)]
@@ -137,6 +137,15 @@ def copy(
     ]
     call.show(document, ("Copied", ("", ""), rows), lines=[*done.reasons, *not_deleted])
     raise typer.Exit(EXIT_FAILED if done.failed or not_deleted else 0)
+
+
+def _wait(left_s: float) -> None:
+    """Wait until no reader has a look-up from before the adoption, and say how long yet."""
+    ends_s = time.monotonic() + left_s
+    with progress(every_s=WATCHED_S) as show:
+        while (left_s := ends_s - time.monotonic()) > 0:
+            show(f"sources are deleted in {counted(math.ceil(left_s), 'second')}")
+            time.sleep(min(left_s, 1.0))
 
 
 def _progress_of(done: Copied) -> str:
