@@ -102,7 +102,7 @@ class KafkaSource:
         """Return the tiered topics, of these or of all, whose rolled segments are copied.
 
         Raises:
-            CommandError: the brokers do not have remote.log.copy.disable, which came with 3.9.
+            CommandError: a topic does not show the setting.
         """
         from kafka.admin import ConfigResource, ConfigResourceType
 
@@ -110,14 +110,17 @@ class KafkaSource:
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         found = self._admin(lambda admin: admin.describe_configs(wanted, config_filter="all"))
         copying = []
-        for name, config in found.get("TOPIC", {}).items():
+        for name in names:
+            config = found["topic"][name]
             values = {key: str(each["value"]).lower() for key, each in config.items()}
-            if values.get("remote.storage.enable") != "true":
-                continue
-            if "remote.log.copy.disable" not in values:
-                text = "its brokers do not have remote.log.copy.disable (Kafka 3.9 or newer)"
+            if not {"remote.storage.enable", "remote.log.copy.disable"} <= values.keys():
+                text = (
+                    f"topic {name} does not show remote.log.copy.disable: its brokers are older "
+                    "than Kafka 3.9, or DESCRIBE_CONFIGS on the topic is missing"
+                )
                 raise CommandError(f"{self._server}: {text}", EXIT_FAILED)
-            if values["remote.log.copy.disable"] != "true":
+            is_tiered = values["remote.storage.enable"] == "true"
+            if is_tiered and values["remote.log.copy.disable"] != "true":
                 copying.append(name)
         return copying
 

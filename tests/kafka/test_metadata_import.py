@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -207,16 +208,41 @@ def test_what_is_no_metadata_is_refused_by_name(
     done = planted.run(address, "--skip-unknown")
     assert done.returncode == 1
     assert "partition 0, offset 4: " in done.stderr
-    # A topic of the cluster that has no metadata, and one that was made anew.
+    # A topic of the cluster that has no metadata, and one that was created again.
     assert planted.run(address, "--topic-name", "no-such-topic").returncode == 2
     other = Planted(broker)
     other.write(b"hello")
     done = other.run(address)
     assert done.returncode == 2
-    assert "another topic, one that was made anew, or another cluster" in done.stderr
+    assert "another topic, one that was created again, or another cluster" in done.stderr
     done = other.run(address, "--restart")
     assert "partition 0, offset 0: " in done.stderr
     assert f"is {other.name} a metadata topic?" in done.stderr
+
+
+def test_a_switch_ends_badly_while_the_topic_is_written(
+    broker: KafkaBroker, rlmm: OwnRlmm, address: str
+) -> None:
+    planted = Planted(broker)
+    planted.write(added(planted.tp, 0))
+    words = ["--bootstrap-server", planted.server, "--topic-name", planted.name, "--location", "7"]
+    command = ["--rlmm", address, "metadata", "import", *words, "--switch"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "services.cli", *command],
+        env=own_environment({}),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        eventually(lambda: list(all_partitions(rlmm)))
+        process.send_signal(signal.SIGTERM)
+        while process.poll() is None:
+            planted.write(moved(added(planted.tp, 90), FINISHED))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.3)
+        assert process.stderr is not None
+        assert "came in the last 10 s: a broker still has its old classes" in process.stderr.read()
+    assert process.returncode == 3
+    assert rlmm.list_holds().holds
 
 
 TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
@@ -368,6 +394,9 @@ def test_what_kafka_has_tiered_comes_and_leaves_again(
         # Kafka keeps the whole segment that has the log start.
         assert rlmm.partition_state(tps[0]).value.log_start_offset == 100
         assert not rlmm.list_holds().holds
+        refused = of_page(3, server, address)
+        assert refused.returncode == 3
+        assert "copying is not disabled on 1 topic: orders" in refused.stderr
         listed = kafka_lists(server, 1, tmp_path / "one", tps)
         assert len(listed) > 20
 
@@ -380,6 +409,10 @@ def test_what_kafka_has_tiered_comes_and_leaves_again(
 
         # Both follow: what is written meanwhile, and a topic that is deleted.
         comes, leaves = following(2, server, address), following(5, target, address)
+        eventually(lambda: rlmm.list_holds().holds)
+        admin.close()
+        source.restart()  # A broker that is away is asked again.
+        admin = KafkaAdminClient(bootstrap_servers=server)
         write_records(server, 300)
         wait_until_quiet(server)
         longer = kafka_lists(server, 1, tmp_path / "three", tps)
