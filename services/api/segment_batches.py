@@ -256,7 +256,7 @@ class SourcePosition:
     """How far one partition of another system's metadata topic has been imported.
 
     Attributes:
-        topic_id, partition: of the metadata topic. A topic that is made anew has another id.
+        topic_id, partition: of the metadata topic. A topic that is created again has another id.
         next_offset: of the first record that has not been imported.
     """
 

@@ -68,7 +68,7 @@ def import_metadata(
     ] = False,
     restart: Annotated[
         bool,
-        typer.Option("--restart", help="Begin anew if the stored position is of another topic."),
+        typer.Option("--restart", help="Start over if the stored position is of another topic."),
     ] = False,
 ) -> None:
     """Import the metadata of Kafka's own RemoteLogMetadataManager.
@@ -149,7 +149,7 @@ def _follow(importing: MetadataImport, stop: Event, show: Callable[[str], None])
 
 
 def _require_rest(importing: MetadataImport) -> None:
-    """Check that nobody writes the topic any more: its ends are the positions, and stay so."""
+    """Check that no broker writes the topic any more: its ends are the positions, and stay so."""
     before = importing.run().records
     Event().wait(_REST_S)
     since = importing.run().records - before

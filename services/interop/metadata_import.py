@@ -92,7 +92,7 @@ class ImportPlan:
     Attributes:
         location_id: of the location that has the objects.
         topics: only these; all if empty.
-        restart: begin anew if the stored positions are of another metadata topic.
+        restart: start over if the stored positions are of another metadata topic.
     """
 
     location_id: int
@@ -388,12 +388,12 @@ def _require_same(
         raise InvalidRequestError(
             f"{of}: the stored position is of the metadata topic with id "
             f"{uuid_to_text(position.topic_id)}, this one has {uuid_to_text(topic_id)}: another "
-            "topic, one that was made anew, or another cluster with the same id; --restart begins "
-            "with this one"
+            "topic, one that was created again, or another cluster with the same id; --restart "
+            "begins with this one"
         )
     end = ranges.get(position.partition, (0, -1))[1]
     if end < position.next_offset:
         raise InvalidRequestError(
             f"{of}: the stored position {position.next_offset} is behind the topic's end {end}: "
-            "records were lost, or another cluster has the same id; --restart begins anew"
+            "records were lost, or another cluster has the same id; --restart starts over"
         )

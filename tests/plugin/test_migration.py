@@ -160,77 +160,77 @@ def locations(directory: Path, tier: Path) -> Mapping[str, str]:
     return {"RSM_LOCATIONS_FILE": str(file)}
 
 
-def tell(told: Narrator, jar: Path, directory: Path) -> Story:
-    deployment, world = told.deployment, told.world
+def tell(narrator: Narrator, jar: Path, directory: Path) -> Story:
+    deployment, world = narrator.deployment, narrator.world
     sediment = {**SETTINGS, **plugin_settings(jar, world.rsm.address, world.rlmm.address)}
     names = create_and_fill(deployment)
-    told.begin(names)
-    told.compare("before, with Kafka's own classes")
+    narrator.begin(names)
+    narrator.compare("before, with Kafka's own classes")
 
-    come(told, names, sediment)
-    told.compare("all brokers switched")
+    come(narrator, names, sediment)
+    narrator.compare("all brokers switched")
     for topic in TOPICS:
         deployment.cluster.configure(topic.name, **COPIED_AGAIN)
-    write_until_copied_by_sediment(told, names)
-    told.compare("copying again")
+    write_until_copied_by_sediment(narrator, names)
+    narrator.compare("copying again")
 
     run(world, "copy", "--adopt")
-    assert all(is_own(row) for name in names for row in told.rows(name))
-    told.compare("adopted")
+    assert all(is_own(row) for name in names for row in narrator.rows(name))
+    narrator.compare("adopted")
 
     deployment.cluster.delete(DOOMED.name)
-    told.forget(DOOMED.name)
+    narrator.forget(DOOMED.name)
     names = deployment.partitions(ORDERS.name)
-    told.compare("a topic deleted")
-    let_retention_run(told, names)
-    told.begin(names)
+    narrator.compare("a topic deleted")
+    let_retention_run(narrator, names)
+    narrator.begin(names)
 
     deployment.cluster.configure(ORDERS.name, **NOTHING_COPIED)
-    leave(told)
+    leave(narrator)
     own_classes = own_tier(directory / "left")
     kafkas_rlmm = {key: value for key, value in own_classes.items() if is_of_metadata(key)}
     others = {key: value for key, value in sediment.items() if not is_of_metadata(key)}
     deployment.replace_tier({**others, **kafkas_rlmm}, names)
-    told.compare("out, metadata only: Kafka's RLMM, our RSM")
+    narrator.compare("out, metadata only: Kafka's RLMM, our RSM")
     deployment.replace_tier(sediment, names)
-    told.compare("back again")
+    narrator.compare("back again")
 
     run(world, "copy", "--to", str(directory / "left"))
-    leave(told)
+    leave(narrator)
     deployment.replace_tier(own_classes, names)
-    told.compare("out, bytes too: Kafka's own classes")
+    narrator.compare("out, bytes too: Kafka's own classes")
     deployment.cluster.configure(ORDERS.name, **COPIED_AGAIN)
     for name in names:
         tiered = deployment.tiered_through(name)
         with writing(deployment, name, SEED + 3):
             wait_until_tiered(deployment, name, tiered + 1)
-    told.compare("Kafka's own classes copying again")
-    return told.story
+    narrator.compare("Kafka's own classes copying again")
+    return narrator.story
 
 
-def leave(told: Narrator) -> None:
+def leave(narrator: Narrator) -> None:
     """Export, at rest: no broker writes the topic, and none copies."""
-    servers = told.deployment.brokers.bootstrap_servers
+    servers = narrator.deployment.brokers.bootstrap_servers
     command = ["metadata", "export", "--bootstrap-server", servers]
-    run(told.world, *command, of=("rlmm",))
+    run(narrator.world, *command, of=("rlmm",))
 
 
 def is_of_metadata(setting: str) -> bool:
     return setting.startswith(("remote.log.metadata.manager.", "rlmm.config."))
 
 
-def let_retention_run(told: Narrator, names: list[TopicIdPartition]) -> None:
+def let_retention_run(narrator: Narrator, names: list[TopicIdPartition]) -> None:
     """Let the brokers delete the oldest segments, and keep what they have then."""
     (topic,) = {name.topic for name in names}
-    sizes = [sum(row.segment_size_in_bytes for row in told.rows(name)) for name in names]
-    told.deployment.cluster.configure(topic, retention_bytes=str(min(sizes) // 2))
+    sizes = [sum(row.segment_size_in_bytes for row in narrator.rows(name)) for name in names]
+    narrator.deployment.cluster.configure(topic, retention_bytes=str(min(sizes) // 2))
     for name in names:
-        wait_until_deleted(told, name)
-    told.deployment.cluster.configure(topic, retention_bytes="-1")
+        wait_until_deleted(narrator, name)
+    narrator.deployment.cluster.configure(topic, retention_bytes="-1")
 
 
-def wait_until_deleted(told: Narrator, name: TopicIdPartition) -> None:
-    cluster = told.deployment.cluster
+def wait_until_deleted(narrator: Narrator, name: TopicIdPartition) -> None:
+    cluster = narrator.deployment.cluster
     eventually(
         lambda: cluster.offsets(name.topic, name.partition).log_start_offset > 0, DEADLINE_MS
     )
@@ -262,13 +262,13 @@ def exactly(names: list[TopicIdPartition], wanted: int) -> list[TopicIdPartition
     return names if len(names) == wanted else []
 
 
-def come(told: Narrator, names: list[TopicIdPartition], sediment: Mapping[str, str]) -> None:
+def come(narrator: Narrator, names: list[TopicIdPartition], sediment: Mapping[str, str]) -> None:
     """Import, and switch broker by broker while records are produced and consumed."""
-    deployment, world = told.deployment, told.world
+    deployment, world = narrator.deployment, narrator.world
     for topic in TOPICS:
         deployment.cluster.configure(topic.name, **NOTHING_COPIED)
     with following(world, deployment.brokers.bootstrap_servers) as importing:
-        eventually_holds(lambda: assert_all_known(told, names), DEADLINE_MS)
+        eventually_holds(lambda: assert_all_known(narrator, names), DEADLINE_MS)
         writer = Traffic(deployment.cluster, ORDERS, SEED + 1)
         consumers = [
             ConstantConsumer(deployment.cluster, name, level)
@@ -280,7 +280,7 @@ def come(told: Narrator, names: list[TopicIdPartition], sediment: Mapping[str, s
                 busy.enter_context(each)
             for node_id in NODES:
                 deployment.switch(node_id, sediment, names)
-                told.compare(f"broker {node_id} switched and leading")
+                narrator.compare(f"broker {node_id} switched and leading")
                 others = NODES[: node_id - 1] + NODES[node_id:]
                 for name in names:
                     deployment.admin.lead(name.topic, name.partition, others[0])
@@ -289,27 +289,27 @@ def come(told: Narrator, names: list[TopicIdPartition], sediment: Mapping[str, s
     assert importing.returncode == 0, errors
     report = json.loads(output)
     assert report["lag"] == 0
-    told.story.wrong = [text for each in consumers for text in each.failures]
-    told.story.least_passes = min(each.passes for each in consumers)
+    narrator.story.wrong = [text for each in consumers for text in each.failures]
+    narrator.story.least_passes = min(each.passes for each in consumers)
     there = {record.offset for record in consumed(deployment.cluster, names_of(names, ORDERS)[0])}
-    told.story.lost = [at for at in writer.acknowledged.records if at not in there]
+    narrator.story.lost = [at for at in writer.acknowledged.records if at not in there]
 
 
-def assert_all_known(told: Narrator, names: list[TopicIdPartition]) -> None:
+def assert_all_known(narrator: Narrator, names: list[TopicIdPartition]) -> None:
     """RLMM has all that the source's leader knows its tier to have."""
     for name in names:
-        ends = [row.end_offset for row in told.rows(name)]
-        assert max(ends, default=-1) == told.deployment.tiered_through(name), name
+        ends = [row.end_offset for row in narrator.rows(name)]
+        assert max(ends, default=-1) == narrator.deployment.tiered_through(name), name
 
 
-def write_until_copied_by_sediment(told: Narrator, names: list[TopicIdPartition]) -> None:
+def write_until_copied_by_sediment(narrator: Narrator, names: list[TopicIdPartition]) -> None:
     for name in names:
-        with writing(told.deployment, name, SEED + 2):
-            wait_until_some_is_own(told, name)
+        with writing(narrator.deployment, name, SEED + 2):
+            wait_until_some_is_own(narrator, name)
 
 
-def wait_until_some_is_own(told: Narrator, name: TopicIdPartition) -> None:
-    eventually(lambda: any(is_own(row) for row in told.rows(name)), DEADLINE_MS)
+def wait_until_some_is_own(narrator: Narrator, name: TopicIdPartition) -> None:
+    eventually(lambda: any(is_own(row) for row in narrator.rows(name)), DEADLINE_MS)
 
 
 def is_own(row: RemoteLogSegmentMetadata) -> bool:
