@@ -21,27 +21,27 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 6_560,
-    "services/common": 2_100,
-    "services/rpc": 5_580,
-    "services/rsm": 7_760,
-    "services/rlmm": 10_430,
-    "services/workflows": 4_910,
-    "services/rlm": 20_720,
-    "services/records services/client": 2_230,
-    "services/views": 1_440,
-    "services/cli": 8_520,
-    "services/console": 1_170,
-    "services/local": 2_390,
-    "services/interop": 1_740,
-    "spark_jobs": 8_450,
+    "services/api": 7_160,
+    "services/common": 2_700,
+    "services/rpc": 6_180,
+    "services/rsm": 8_360,
+    "services/rlmm": 11_030,
+    "services/workflows": 5_510,
+    "services/rlm": 21_320,
+    "services/records services/client": 2_830,
+    "services/views": 2_040,
+    "services/cli": 9_120,
+    "services/console": 1_770,
+    "services/local": 2_990,
+    "services/interop": 2_340,
+    "spark_jobs": 9_050,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 84_000
-PLUGIN_LINES = 6_140
-TOOLS_LINES = 3_720
-TEST_LINES = 123_400
-SETTINGS = 162
+PRODUCT_LINES = 85_500
+PLUGIN_LINES = 6_500
+TOOLS_LINES = 3_900
+TEST_LINES = 125_500
+SETTINGS = 164
 RPCS = 70
 
 READING = ("services.rlm.fetch", "services.rlm.consumers", "services.client")
