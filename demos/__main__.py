@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.connections import JsonOrTable
+from services.cli.connections import OUTPUT
 from services.cli.output import Format, reported
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
 @app.command()
 def ship(
     log_dir: Annotated[Path, typer.Option(help="The Kafka log to ship; it is only read.")],
-    output: JsonOrTable = Format.TABLE,
+    output: Format = OUTPUT,
 ) -> None:
     """Ship a Kafka log, lose it locally, read every batch back.
 
@@ -52,7 +52,7 @@ def sweep(
 def kafka(
     plugin: Annotated[Path, typer.Option(help="The plugin's jar; `make plugin` builds it.")],
     kafka: Annotated[Path, typer.Option(help="A directory with the jars of a Kafka broker.")],
-    output: JsonOrTable = Format.TABLE,
+    output: Format = OUTPUT,
 ) -> None:
     """Show a Kafka broker that keeps its tier here.
 
@@ -68,7 +68,7 @@ def kafka(
 @app.command()
 def broker(
     kafka: Annotated[Path, typer.Option(help="A directory with the jars of a Kafka broker.")],
-    output: JsonOrTable = Format.TABLE,
+    output: Format = OUTPUT,
 ) -> None:
     """Show RLM beside a stock Kafka broker.
 

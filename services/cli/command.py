@@ -25,11 +25,36 @@ _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 _FLAGS |= {"no": False, "off": False}
 
 
+def option(help: str, *flags: str, default: Any = None, **settings: Any) -> Any:
+    """Declare an option; without `flags` it has the name of its parameter.
+
+    Args:
+        default: ... for an option that must be given.
+    """
+    return typer.Option(default, *flags, help=help, **settings)
+
+
+def toggle(flag: str, help: str, **settings: Any) -> Any:
+    """Declare an option without a value, which is off if it is not given."""
+    return typer.Option(False, flag, help=help, **settings)
+
+
+def argument(help: str, *, default: Any = ..., **settings: Any) -> Any:
+    """Declare an argument; it must be given unless it has a default."""
+    return typer.Argument(default, help=help, **settings)
+
+
 def quantity(
-    flag: str, kind: Quantity, help: str, *, min: float | None = None, max: float | None = None
+    flag: str,
+    kind: Quantity,
+    help: str,
+    default: float | None = ...,  # type: ignore[assignment]  # typer's "must be given"
+    *,
+    min: float | None = None,
+    max: float | None = None,
 ) -> Any:
     """Declare an option for a duration or a size."""
-    return typer.Option(flag, parser=kind, help=help, min=min, max=max)
+    return typer.Option(default, flag, parser=kind, help=help, min=min, max=max)
 
 
 @dataclass(frozen=True, slots=True)

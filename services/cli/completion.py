@@ -2,12 +2,13 @@
 
 import signal
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer.completion import get_completion_script  # type: ignore[attr-defined]  # in no __all__
 
 from services.api.topic_config import MEANINGS
+from services.cli.command import argument
 from services.cli.connections import Call, command_group
 from services.cli.main import COMPLETE_VARIABLE
 from services.cli.names import find_topic, known_topics
@@ -29,9 +30,7 @@ class Shell(StrEnum):
 
 @app.command()
 def completion(
-    shell: Annotated[
-        Shell, typer.Argument(metavar="SHELL", help="The shell to write the script for.")
-    ],
+    shell: Shell = argument("The shell to write the script for.", metavar="SHELL"),
 ) -> None:
     """Print a script that completes commands, options and names.
 

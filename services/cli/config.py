@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from pydantic import SecretStr
 
+from services.cli.command import argument
 from services.cli.connections import Call, command_group, with_services
 from services.cli.output import EXIT_PARTIAL, CommandError
 from services.common.console_settings import ConsoleSettings
@@ -38,13 +38,9 @@ def _config() -> None:
 @with_services()
 def check(
     call: Call,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="NAME=VALUE on each line, as for `docker run --env-file` or systemd.",
-        ),
-    ],
+    file: Path = argument(
+        "NAME=VALUE on each line, as for `docker run --env-file` or systemd.", metavar="FILE"
+    ),
 ) -> None:
     """Check a file of settings as the services would.
 

@@ -18,7 +18,7 @@ from services.api.offset_queries import OffsetService
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import SegmentObjects
-from services.cli.command import Command, Group
+from services.cli.command import Command, Group, option
 from services.cli.interrupts import interruptible
 from services.cli.output import CommandError, Format, Table, print_json, print_tables, say
 from services.cli.security import chosen_security
@@ -42,6 +42,10 @@ from services.views.endpoints import ServiceAddresses, TierClients, connect_tier
 T = TypeVar("T")
 _SCREEN_ROWS = 1_000
 _LAST = "--last"
+_ADDRESS_HELP = (
+    "The service's address; also dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the "
+    "running `sediment up`."
+)
 
 
 class _Commands(typer.Typer):
@@ -83,24 +87,6 @@ def address_of(name: str, data_dir: Path | None) -> str:
     return values[name]
 
 
-JsonOrTable = Annotated[
-    Format,
-    typer.Option(
-        "-o",
-        "--output",
-        help="A table for people, a wide one with ids and uncut names, or JSON for scripts.",
-    ),
-]
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Data directory of `sediment up`. Default: the user's data directory, or "
-        "/var/tmp/sediment for root."
-    ),
-]
-
-
 def completed(kind: str) -> Callable[[typer.Context, str], list[str]]:
     """Return what completes topics, partitions or settings from the deployment."""
 
@@ -129,6 +115,12 @@ TopicPartitions = Annotated[
     list[str] | None,
     _named("TOPIC-PARTITION", "orders-0", "Or a topic, or a pattern: 'orders*'. Default: all."),
 ]
+ONLY_TOPICS: list[str] | None = option(
+    "Only this topic, for example orders, or TOPIC_ID:orders if several topics have had this name; "
+    "may be repeated.",
+    metavar="TOPIC",
+    autocompletion=completed("TOPIC"),
+)
 Locations = Annotated[
     list[int] | None,
     typer.Option(
@@ -140,53 +132,56 @@ Locations = Annotated[
 ]
 
 
-def _option(name: str, kind: Any, default: Any = None) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+def _shared(name: str, kind: Any, declared: Any) -> Parameter:
+    """Return an option that several commands have."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=declared)
 
 
-_ADDRESS_HELP = (
-    "The service's address; also dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT. Default: that of the "
-    "running `sediment up`."
-)
 _ADDRESSES = {
-    each: _option(
+    each: _shared(
         each,
-        Annotated[
-            str | None,
-            typer.Option(
-                metavar="HOST:PORT", envvar=f"SEDIMENT_{each.upper()}", help=_ADDRESS_HELP
-            ),
-        ],
+        str | None,
+        option(_ADDRESS_HELP, metavar="HOST:PORT", envvar=f"SEDIMENT_{each.upper()}"),
     )
     for each in ("rsm", "rlmm", "rlm")
 }
-_DATABASE = [
-    _option(
-        "database_url",
-        Annotated[
-            str,
-            typer.Option(
-                metavar="URL",
-                envvar="RLMM_DATABASE_URL",
-                show_default=False,
-                help="postgresql://USER:PASSWORD@HOST:PORT/NAME. Other users of this machine can "
-                "read options: keep the password in the variable or in a file. Default: that of "
-                "the running `sediment up`.",
-            ),
-        ],
-        "",
+_DATA_DIR = _shared(
+    "data_dir",
+    Path | None,
+    option(
+        "Data directory of `sediment up`. Default: the user's data directory, or "
+        "/var/tmp/sediment for root."
     ),
-    _option(
+)
+_DATABASE = [
+    _shared(
+        "database_url",
+        str,
+        option(
+            "postgresql://USER:PASSWORD@HOST:PORT/NAME. Other users of this machine can "
+            "read options: keep the password in the variable or in a file. Default: that of "
+            "the running `sediment up`.",
+            default="",
+            metavar="URL",
+            envvar="RLMM_DATABASE_URL",
+            show_default=False,
+        ),
+    ),
+    _shared(
         "database_password_file",
-        Annotated[
-            Path | None,
-            typer.Option(
-                envvar="RLMM_DATABASE_PASSWORD_FILE",
-                help="File with the database password, if the URL has none.",
-            ),
-        ],
+        Path | None,
+        option(
+            "File with the database password, if the URL has none.",
+            envvar="RLMM_DATABASE_PASSWORD_FILE",
+        ),
     ),
 ]
+OUTPUT: Format = option(
+    "A table for people, a wide one with ids and uncut names, or JSON for scripts.",
+    "-o",
+    "--output",
+    default=Format.TABLE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,10 +364,10 @@ class Call:
         say(f"shown: the {which} {self.rows_at_most:,} {what}; {self.limit_flag} 0 shows all")
 
 
-def _limit_option(flag: str) -> Any:
+def _limit_option(flag: str) -> Parameter:
     which = "last" if flag == _LAST else "first"
     text = f"Show the {which} N, 0 for all. Default: {_SCREEN_ROWS:,} in a terminal, else all."
-    return Annotated[int | None, typer.Option(flag, min=0, metavar="N", help=text)]
+    return _shared("limit", int | None, option(text, flag, min=0, metavar="N"))
 
 
 def with_services(
@@ -389,13 +384,13 @@ def with_services(
     """
     shared = [_ADDRESSES[each] for each in services]
     if services or has_data_dir or has_database:
-        shared.append(_option("data_dir", DataDir))
+        shared.append(_DATA_DIR)
     if has_database:
         shared += _DATABASE
     if has_output:
-        shared.append(_option("output", JsonOrTable, Format.TABLE))
+        shared.append(_shared("output", Format, OUTPUT))
     if limit:
-        shared.append(_option("limit", _limit_option(limit)))
+        shared.append(_limit_option(limit))
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)

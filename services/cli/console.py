@@ -4,11 +4,9 @@ import os
 import socket
 import sys
 from importlib.util import find_spec
-from typing import Annotated
-
-import typer
 
 from services.api.errors import InvalidRequestError
+from services.cli.command import option
 from services.cli.connections import Call, command_group, with_services
 from services.cli.output import CommandError, say
 from services.common.addresses import is_loopback, require_address, split_address
@@ -21,13 +19,11 @@ app = command_group()
 @with_services("rsm", "rlmm", "rlm", has_output=False)
 def console(
     call: Call,
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address of this machine to serve on; port 0 picks a free port.",
-        ),
-    ] = "127.0.0.1:0",
+    listen: str = option(
+        "Address of this machine to serve on; port 0 picks a free port.",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+    ),
 ) -> None:
     """Serve a page about the tier to a browser here.
 

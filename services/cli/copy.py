@@ -3,13 +3,12 @@
 import math
 import time
 from pathlib import Path
-from typing import Annotated
 from uuid import uuid4
 
 import typer
 
-from services.cli.command import quantity
-from services.cli.connections import Call, command_group, completed, with_services
+from services.cli.command import option, quantity, toggle
+from services.cli.connections import ONLY_TOPICS, Call, command_group, with_services
 from services.cli.names import find_topic
 from services.cli.output import EXIT_FAILED, WATCHED_S, CommandError, progress
 from services.cli.reconcile import Rate, pace_of
@@ -34,50 +33,30 @@ app = command_group()
 @with_services("rsm", "rlmm")
 def copy(
     call: Call,
-    adopt: Annotated[
-        bool,
-        typer.Option(
-            "--adopt", help="Copy the segments that another storage wrote into RSM's own layout."
-        ),
-    ] = False,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIRECTORY",
-            help="Copy all segments into this directory of Kafka's LocalTieredStorage.",
-        ),
-    ] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC",
-            autocompletion=completed("TOPIC"),
-            help="Only this topic, for example orders, or TOPIC_ID:orders if several topics have "
-            "had this name; may be repeated.",
-        ),
-    ] = None,
+    adopt: bool = toggle(
+        "--adopt", "Copy the segments that another storage wrote into RSM's own layout."
+    ),
+    to: Path | None = option(
+        "Copy all segments into this directory of Kafka's LocalTieredStorage.", metavar="DIRECTORY"
+    ),
+    topic: list[str] | None = ONLY_TOPICS,
     rate: Rate = DEFAULT_RATE_BYTES_PER_S,
-    parallel: Annotated[
-        int, typer.Option(min=1, max=64, help="Partitions that are copied side by side.")
-    ] = PARALLEL,
-    delete_source: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65_535,
-            metavar="LOCATION",
-            help="With --adopt: afterwards delete what adopted segments have in this location, "
-            "which must not be read-only.",
-        ),
-    ] = None,
-    wait_ms: Annotated[
-        int,
-        quantity(
-            "--wait",
-            DURATION_MS,
-            "Before --delete-source deletes: readers may use earlier look-ups for so long.",
-        ),
-    ] = REPLACED_STAY_MS,
+    parallel: int = option(
+        "Partitions that are copied side by side.", default=PARALLEL, min=1, max=64
+    ),
+    delete_source: int | None = option(
+        "With --adopt: afterwards delete what adopted segments have in this location, "
+        "which must not be read-only.",
+        min=1,
+        max=65_535,
+        metavar="LOCATION",
+    ),
+    wait_ms: int = quantity(
+        "--wait",
+        DURATION_MS,
+        "Before --delete-source deletes: readers may use earlier look-ups for so long.",
+        REPLACED_STAY_MS,
+    ),
 ) -> None:
     """Copy finished segments to another layout, and verify each.
 

@@ -1,13 +1,12 @@
 """Create, upgrade, check, maintain and rebuild the metadata database: `sediment db`."""
 
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
-from services.cli.command import quantity
+from services.cli.command import option, quantity
 from services.cli.connections import Call, command_group, with_services
 from services.cli.output import (
     EXIT_PARTIAL,
@@ -134,28 +133,29 @@ def check(call: Call) -> None:
 @with_services(has_database=True)
 def maintain(
     call: Call,
-    delete_retention_ms: Annotated[
-        int,
-        quantity("--delete-retention", DURATION_MS, "Keep rows of deleted segments this long."),
-    ] = _PLAN.delete_retention_ms,
-    events_retention_ms: Annotated[
-        int,
-        quantity("--events-retention", DURATION_MS, "Keep the audit trail at least this long."),
-    ] = _PLAN.events_retention_ms,
-    anomalies_retention_ms: Annotated[
-        int,
-        quantity(
-            "--anomalies-retention", DURATION_MS, "Keep an anomaly this long after a run saw it."
-        ),
-    ] = _PLAN.anomalies_retention_ms,
-    rsm: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SEDIMENT_RSM",
-            help="HOST:PORT of RSM, which then keeps in the bucket what a rebuild needs besides "
-            "the segments. Not given: nothing is kept.",
-        ),
-    ] = None,
+    delete_retention_ms: int = quantity(
+        "--delete-retention",
+        DURATION_MS,
+        "Keep rows of deleted segments this long.",
+        _PLAN.delete_retention_ms,
+    ),
+    events_retention_ms: int = quantity(
+        "--events-retention",
+        DURATION_MS,
+        "Keep the audit trail at least this long.",
+        _PLAN.events_retention_ms,
+    ),
+    anomalies_retention_ms: int = quantity(
+        "--anomalies-retention",
+        DURATION_MS,
+        "Keep an anomaly this long after a run saw it.",
+        _PLAN.anomalies_retention_ms,
+    ),
+    rsm: str | None = option(
+        "HOST:PORT of RSM, which then keeps in the bucket what a rebuild needs besides "
+        "the segments. Not given: nothing is kept.",
+        envvar="SEDIMENT_RSM",
+    ),
 ) -> None:
     """Purge old rows from the metadata database, and keep its settings in the bucket.
 

@@ -1,10 +1,7 @@
 """Confirm deletions that are too large for one day: `sediment deletions`."""
 
-from typing import Annotated
-
-import typer
-
 from services.api.calls import MutationContext
+from services.cli.command import option
 from services.cli.connections import Call, Topic, command_group, with_services
 from services.cli.names import find_topic
 from services.cli.output import say
@@ -17,11 +14,10 @@ app = command_group("Confirm deletions that are too large for one day.")
 def confirm(
     call: Call,
     name: Topic,
-    revision: Annotated[
-        int | None,
-        typer.Option(help="Of the settings that were checked; the present ones by default."),
-    ] = None,
-    reason: Annotated[str, typer.Option(help="Why, for RLMM's log.")] = "",
+    revision: int | None = option(
+        "Of the settings that were checked; the present ones by default."
+    ),
+    reason: str = option("Why, for RLMM's log.", default=""),
 ) -> None:
     """Let the deletions of a topic begin that wait because they are a large part of the tier.
 

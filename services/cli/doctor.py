@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import typer
 
@@ -33,10 +33,9 @@ _TEXT_WIDTH = 56
 @with_services("rsm", "rlmm", "rlm")
 def doctor(
     call: Call,
-    timeout_s: Annotated[
-        float,
-        quantity("--timeout", DURATION_S, "How long all checks, side by side, may take.", min=1),
-    ] = _TIMEOUT_S,
+    timeout_s: float = quantity(
+        "--timeout", DURATION_S, "How long all checks, side by side, may take.", _TIMEOUT_S, min=1
+    ),
 ) -> None:
     """Check settings, clocks, bucket, database and certificates.
 

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated
 
 import typer
 
 from services.api.errors import RemoteStorageError
 from services.api.remote_log_manager import ActivePasses, RemoteLogManager
-from services.cli.command import quantity
+from services.cli.command import quantity, toggle
 from services.cli.connections import Call, command_group, with_services
 from services.cli.output import EXIT_PARTIAL, WATCHED_S, progress, say
 from services.common.quantities import DURATION_S, counted
@@ -24,12 +23,10 @@ _IDLE = ActivePasses(0, 0)
 @with_services("rlm")
 def drain(
     call: Call,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Start copies and deletions again.")
-    ] = False,
-    timeout_s: Annotated[
-        float, quantity("--timeout", DURATION_S, "Wait this long for what is active.")
-    ] = 600.0,
+    cancel: bool = toggle("--cancel", "Start copies and deletions again."),
+    timeout_s: float = quantity(
+        "--timeout", DURATION_S, "Wait this long for what is active.", 600.0
+    ),
 ) -> None:
     """Let an RLM finish copies and deletions and start none.
 

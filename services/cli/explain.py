@@ -1,10 +1,7 @@
 """Put into words why a segment is in the tier, expires or was deleted: `sediment explain`."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
 from uuid import UUID
-
-import typer
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
@@ -17,6 +14,7 @@ from services.api.retention_explained import (
     SegmentExplanation,
     explain_partition,
 )
+from services.cli.command import argument, option
 from services.cli.connections import Call, TopicPartition, command_group, with_services
 from services.cli.names import find_partition
 from services.cli.output import CommandError, Table
@@ -156,18 +154,14 @@ def _events(title: str, events: Sequence[PartitionEvent]) -> Table:
 def explain(
     call: Call,
     topic_partition: TopicPartition,
-    segment: Annotated[
-        str,
-        typer.Argument(
-            metavar="SEGMENT",
-            show_default=False,
-            help="A segment's id; put -- before an id that starts with a dash. Default: explain "
-            "the partition.",
-        ),
-    ] = "",
-    offset: Annotated[
-        int | None, typer.Option(min=0, help="Explain the segments that hold or held this offset.")
-    ] = None,
+    segment: str = argument(
+        "A segment's id; put -- before an id that starts with a dash. Default: explain "
+        "the partition.",
+        default="",
+        metavar="SEGMENT",
+        show_default=False,
+    ),
+    offset: int | None = option("Explain the segments that hold or held this offset.", min=0),
 ) -> None:
     """Explain why a segment is kept, expires or was deleted.
 

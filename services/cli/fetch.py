@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import groupby, islice
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -15,7 +15,7 @@ from services.api.ids import TopicIdPartition
 from services.api.offset_queries import Fetches, PartitionReads, SpecialTime
 from services.api.partitions import OffsetGap
 from services.api.validation import INT64_MAX
-from services.cli.command import quantity
+from services.cli.command import option, quantity, toggle
 from services.cli.connections import Call, TopicPartition, command_group, with_services
 from services.cli.names import find_readable_partition
 from services.cli.offsets import (
@@ -69,73 +69,45 @@ _PLACE_HELP = "An offset, 'beginning', 'end', or a time as --from-time."
 def fetch(
     call: Call,
     topic_partition: TopicPartition,
-    offset: Annotated[
-        int | None, typer.Option(min=0, help="The first offset to print; or give --from-time.")
-    ] = None,
-    from_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help=f"Begin at the first record of this time or later. {TIME_HELP}"
-        ),
-    ] = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="WHERE", help=f"Begin there. {_PLACE_HELP}")
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Begin so many offsets before the end; a transaction's end has one, too."
-        ),
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="End before the first record of this time or later, as --from-time.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="WHERE", help=f"End before it. {_PLACE_HELP}")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for further records at the end, until Ctrl-C.")
-    ] = False,
+    offset: int | None = option("The first offset to print; or give --from-time.", min=0),
+    from_time: str | None = option(
+        f"Begin at the first record of this time or later. {TIME_HELP}", metavar="TIME"
+    ),
+    from_: str | None = option(f"Begin there. {_PLACE_HELP}", "--from", metavar="WHERE"),
+    last: int | None = option(
+        "Begin so many offsets before the end; a transaction's end has one, too.", min=1
+    ),
+    to_time: str | None = option(
+        "End before the first record of this time or later, as --from-time.", metavar="TIME"
+    ),
+    to: str | None = option(f"End before it. {_PLACE_HELP}", "--to", metavar="WHERE"),
+    follow: bool = toggle("--follow", "Wait for further records at the end, until Ctrl-C."),
     isolation: IsolationOption = Isolation.READ_UNCOMMITTED,
-    show_transactions: Annotated[
-        bool,
-        typer.Option(
-            "--show-transactions",
-            help="Name records of aborted transactions and control records, and print them too, up "
-            "to the last stable offset.",
-        ),
-    ] = False,
-    max_records: Annotated[
-        int | None,
-        typer.Option(
-            "--max-records",
-            "-c",
-            min=1,
-            help=f"Print at most this many. Default: {_FEW_RECORDS}, or all with --last, --to, "
-            "--to-time or --follow.",
-        ),
-    ] = None,
-    format_: Annotated[
-        str | None, typer.Option("--format", "-f", metavar="FORMAT", help=FORMAT_HELP)
-    ] = None,
-    kept: Annotated[
-        bool,
-        typer.Option(
-            "--kept",
-            help="Instead print what a broker deleted and the store still keeps, from all "
-            "transactions; with no other place than --offset.",
-        ),
-    ] = False,
-    max_batch_bytes: Annotated[
-        int,
-        quantity(
-            "--max-batch-size", SIZE_BYTES, "Skip a batch whose records inflate to more.", min=1
-        ),
-    ] = DEFAULT_LIMIT_BYTES,
+    show_transactions: bool = toggle(
+        "--show-transactions",
+        "Name records of aborted transactions and control records, and print them too, up "
+        "to the last stable offset.",
+    ),
+    max_records: int | None = option(
+        f"Print at most this many. Default: {_FEW_RECORDS}, or all with --last, --to, "
+        "--to-time or --follow.",
+        "--max-records",
+        "-c",
+        min=1,
+    ),
+    format_: str | None = option(FORMAT_HELP, "--format", "-f", metavar="FORMAT"),
+    kept: bool = toggle(
+        "--kept",
+        "Instead print what a broker deleted and the store still keeps, from all "
+        "transactions; with no other place than --offset.",
+    ),
+    max_batch_bytes: int = quantity(
+        "--max-batch-size",
+        SIZE_BYTES,
+        "Skip a batch whose records inflate to more.",
+        DEFAULT_LIMIT_BYTES,
+        min=1,
+    ),
 ) -> None:
     """Print records from the tier and from local disk.
 

@@ -17,7 +17,7 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.retention import COPIES, NO_TIMESTAMP
 from services.api.segments import RemoteLogSegmentMetadata
-from services.cli.command import ListGroup, quantity
+from services.cli.command import ListGroup, argument, option, quantity, toggle
 from services.cli.connections import Call, command_group, completed, with_services
 from services.cli.names import find_partition, find_topic
 from services.cli.offsets import TIME_HELP, time_ms
@@ -63,42 +63,26 @@ def list_holds(call: Call, scope: _Scope = None) -> None:
 @with_services("rlmm")
 def set_hold(
     call: Call,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; who ends it will ask.")],
+    reason: str = option("Why; who ends it will ask.", default=..., metavar="TEXT"),
     scope: _Scope = None,
     every_topic: _All = False,
-    name: Annotated[
-        str, typer.Option(help="To set the same hold again, or to end it. Default: a new one.")
-    ] = "",
-    legal: Annotated[
-        bool, typer.Option("--legal", help="Only the role counsel may end it; it only grows.")
-    ] = False,
-    first_offset: Annotated[
-        int | None, typer.Option("--from", min=0, help="The first offset. Default: 0.")
-    ] = None,
-    last_offset: Annotated[
-        int | None, typer.Option("--to", min=0, help="The last offset. Default: no end.")
-    ] = None,
-    from_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Instead of --from: from the first segment on with a record of this time or "
-            f"later. {TIME_HELP}",
-        ),
-    ] = None,
-    to_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Instead of --to: up to the last segment that may have a record up to this time.",
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="It ends then. Default: when it is ended.")
-    ] = None,
-    lease_ms: Annotated[
-        int | None, quantity("--for", DURATION_MS, "It ends so long from now on.", min=1)
-    ] = None,
+    name: str = option("To set the same hold again, or to end it. Default: a new one.", default=""),
+    legal: bool = toggle("--legal", "Only the role counsel may end it; it only grows."),
+    first_offset: int | None = option("The first offset. Default: 0.", "--from", min=0),
+    last_offset: int | None = option("The last offset. Default: no end.", "--to", min=0),
+    from_time: str | None = option(
+        "Instead of --from: from the first segment on with a record of this time or "
+        f"later. {TIME_HELP}",
+        metavar="TIME",
+    ),
+    to_time: str | None = option(
+        "Instead of --to: up to the last segment that may have a record up to this time.",
+        metavar="TIME",
+    ),
+    until: str | None = option("It ends then. Default: when it is ended.", metavar="TIME"),
+    lease_ms: int | None = quantity(
+        "--for", DURATION_MS, "It ends so long from now on.", None, min=1
+    ),
 ) -> None:
     """Keep offsets of a topic, a partition or all topics from deletion.
 
@@ -132,15 +116,10 @@ def set_hold(
 @with_services("rlmm")
 def end_hold(
     call: Call,
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="[SCOPE] NAME", help=f"{_SCOPE_HELP} Then the hold's name."),
-    ],
+    words: list[str] = argument(f"{_SCOPE_HELP} Then the hold's name.", metavar="[SCOPE] NAME"),
     every_topic: _All = False,
-    legal: Annotated[
-        bool, typer.Option("--legal", help="Confirm that it is a legal hold.")
-    ] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; RLMM logs it.")] = "",
+    legal: bool = toggle("--legal", "Confirm that it is a legal hold."),
+    reason: str = option("Why; RLMM logs it.", default="", metavar="TEXT"),
 ) -> None:
     """End a hold: retention may delete what it kept.
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from services.api.ids import uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata
+from services.cli.command import argument, option, toggle
 from services.cli.connections import Call, command_group, with_services
 from services.cli.metadata_export import export_metadata
 from services.cli.metadata_import import import_metadata
@@ -61,32 +61,23 @@ def _metadata() -> None:
 @with_services()
 def print_metadata(
     call: Call,
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help=f"A .log file of {METADATA_TOPIC}, or a file {SNAPSHOT_FILE} or "
-            f"{COMMITTED_OFFSETS_FILE} of Kafka 2.8 to 3.7. Or else give --bootstrap-server.",
-        ),
-    ] = None,
-    bootstrap_server: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Read the topic from this cluster, to its end."),
-    ] = "",
-    topic: Annotated[str, typer.Option(help="The topic of the metadata.")] = METADATA_TOPIC,
-    command_config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Properties of the consumer, as for Kafka's own tools: security.protocol, ...",
-        ),
-    ] = None,
-    skip_unknown: Annotated[
-        bool,
-        typer.Option(
-            "--skip-unknown", help="Only count records of a later version, which are no problem."
-        ),
-    ] = False,
+    file: Path | None = argument(
+        f"A .log file of {METADATA_TOPIC}, or a file {SNAPSHOT_FILE} or "
+        f"{COMMITTED_OFFSETS_FILE} of Kafka 2.8 to 3.7. Or else give --bootstrap-server.",
+        default=None,
+        metavar="FILE",
+    ),
+    bootstrap_server: str = option(
+        "Read the topic from this cluster, to its end.", default="", metavar="HOST:PORT"
+    ),
+    topic: str = option("The topic of the metadata.", default=METADATA_TOPIC),
+    command_config: Path | None = option(
+        "Properties of the consumer, as for Kafka's own tools: security.protocol, ...",
+        metavar="FILE",
+    ),
+    skip_unknown: bool = toggle(
+        "--skip-unknown", "Only count records of a later version, which are no problem."
+    ),
 ) -> None:
     """Print the metadata in a topic or a file, each as Kafka's own formatter prints it.
 

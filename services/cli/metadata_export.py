@@ -1,48 +1,38 @@
 """Export RLMM's metadata to Kafka's own metadata topic: `sediment metadata export`."""
 
 from dataclasses import asdict
+from pathlib import Path
 from threading import Event
-from typing import Annotated
-
-import typer
 
 from services.api.ids import uuid_to_text
+from services.cli.command import option, toggle
 from services.cli.connections import Call, with_services
 from services.cli.metadata_import import (
     BEHIND_S,
-    BootstrapServer,
-    Config,
-    TopicName,
+    BOOTSTRAP_SERVER,
+    CONFIG,
+    TOPIC_NAME,
+    TOPICS,
     stopped_by_signals,
 )
 from services.cli.metadata_source import KafkaSource
 from services.cli.output import EXIT_PARTIAL, WATCHED_S, CommandError, progress
 from services.interop.metadata_export import ExportPlan, ExportReport, MetadataExport
 from services.interop.metadata_fold import UnreadableRecordError
-from services.interop.metadata_topic import METADATA_TOPIC
 
 
 @with_services("rlmm")
 def export_metadata(
     call: Call,
-    bootstrap_server: BootstrapServer,
-    location: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Only segments of this location.", show_default=False),
-    ] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOPIC", help="Only of this topic; may be repeated."),
-    ] = None,
-    topic_name: TopicName = METADATA_TOPIC,
-    config: Config = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Write later changes until Ctrl-C or SIGTERM.")
-    ] = False,
-    keyed: Annotated[
-        bool,
-        typer.Option("--keyed", help="With keys and tombstones, for a compacted topic (KIP-1266)."),
-    ] = False,
+    bootstrap_server: str = BOOTSTRAP_SERVER,
+    location: int | None = option(
+        "Only segments of this location.", metavar="N", show_default=False
+    ),
+    topic: list[str] | None = TOPICS,
+    topic_name: str = TOPIC_NAME,
+    config: Path | None = CONFIG,
+    follow: bool = toggle("--follow", "Write later changes until Ctrl-C or SIGTERM."),
+    keyed: bool = toggle("--keyed", "With keys and tombstones, for a compacted topic (KIP-1266)."),
 ) -> None:
     """Write the metadata for Kafka's own RemoteLogMetadataManager.
 

@@ -4,13 +4,13 @@ import signal
 from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Event
-from typing import Annotated
 from uuid import uuid4
 
 import typer
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import uuid_to_text
+from services.cli.command import option, toggle
 from services.cli.connections import Call, with_services
 from services.cli.metadata_source import KafkaSource
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, WATCHED_S, CommandError, progress, say
@@ -25,51 +25,35 @@ BEHIND_S = 1.0
 _REST_S = 10.0
 _NAMED = 10
 
-BootstrapServer = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="A broker of the cluster.", show_default=False)
-]
-TopicName = Annotated[str, typer.Option(help="The topic of the metadata.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Properties of the client, as for Kafka's own tools: security.protocol, ...",
-    ),
-]
+BOOTSTRAP_SERVER: str = option(
+    "A broker of the cluster.", default=..., metavar="HOST:PORT", show_default=False
+)
+TOPICS: list[str] | None = option("Only of this topic; may be repeated.", metavar="TOPIC")
+TOPIC_NAME: str = option("The topic of the metadata.", default=METADATA_TOPIC)
+CONFIG: Path | None = option(
+    "Properties of the client, as for Kafka's own tools: security.protocol, ...", metavar="FILE"
+)
 
 
 @with_services("rlmm")
 def import_metadata(
     call: Call,
-    bootstrap_server: BootstrapServer,
-    location: Annotated[
-        int, typer.Option(metavar="N", help="The location that has the objects, as RSM knows it.")
-    ],
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOPIC", help="Only of this topic; may be repeated."),
-    ] = None,
-    topic_name: TopicName = METADATA_TOPIC,
-    config: Config = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; report.")] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Stay behind the live topic until Ctrl-C or SIGTERM.")
-    ] = False,
-    switch: Annotated[
-        bool,
-        typer.Option(
-            "--switch",
-            help="Follow while the brokers are switched: begin only if they copy nothing, and end "
-            f"well only if the topic then rests for {_REST_S:.0f} s.",
-        ),
-    ] = False,
-    skip_unknown: Annotated[
-        bool, typer.Option("--skip-unknown", help="Only count records of a later version.")
-    ] = False,
-    restart: Annotated[
-        bool,
-        typer.Option("--restart", help="Start over if the stored position is of another topic."),
-    ] = False,
+    bootstrap_server: str = BOOTSTRAP_SERVER,
+    location: int = option(
+        "The location that has the objects, as RSM knows it.", default=..., metavar="N"
+    ),
+    topic: list[str] | None = TOPICS,
+    topic_name: str = TOPIC_NAME,
+    config: Path | None = CONFIG,
+    dry_run: bool = toggle("--dry-run", "Change nothing; report."),
+    follow: bool = toggle("--follow", "Stay behind the live topic until Ctrl-C or SIGTERM."),
+    switch: bool = toggle(
+        "--switch",
+        "Follow while the brokers are switched: begin only if they copy nothing, and end "
+        f"well only if the topic then rests for {_REST_S:.0f} s.",
+    ),
+    skip_unknown: bool = toggle("--skip-unknown", "Only count records of a later version."),
+    restart: bool = toggle("--restart", "Start over if the stored position is of another topic."),
 ) -> None:
     """Import the metadata of Kafka's own RemoteLogMetadataManager.
 

@@ -18,6 +18,7 @@ from services.api.offset_queries import (
     SpecialTime,
 )
 from services.api.remote_log_manager import FetchError, IsolationLevel
+from services.cli.command import option
 from services.cli.connections import Call, TopicPartition, command_group, with_services
 from services.cli.names import find_readable_partition
 from services.cli.output import EXIT_FAILED, EXIT_USAGE, CommandError
@@ -51,13 +52,9 @@ TIME_HELP = "Like 2026-01-31T12:00:00Z, without Z in UTC too, or milliseconds si
 def offsets(
     call: Call,
     topic_partition: TopicPartition,
-    time: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TIME",
-            help=f"Find the first record of this time or later; may be repeated. {TIME_HELP}",
-        ),
-    ] = None,
+    time: list[str] | None = option(
+        f"Find the first record of this time or later; may be repeated. {TIME_HELP}", metavar="TIME"
+    ),
     isolation: IsolationOption = Isolation.READ_UNCOMMITTED,
 ) -> None:
     """Show where a partition's log starts and ends, and find times.

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import typer
 
@@ -24,7 +23,7 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
 )
 from services.api.retention import earlier_history
-from services.cli.command import ListGroup
+from services.cli.command import ListGroup, option, toggle
 from services.cli.connections import (
     Call,
     TopicPartition,
@@ -84,14 +83,12 @@ def _not_blank(text: str) -> str:
     return text
 
 
-_Reason = Annotated[
-    str,
-    typer.Option(
-        metavar="TEXT",
-        callback=_not_blank,
-        help="Why; recorded in the audit trail (`sediment events`).",
-    ),
-]
+_REASON: str = option(
+    "Why; recorded in the audit trail (`sediment events`).",
+    default=...,
+    metavar="TEXT",
+    callback=_not_blank,
+)
 
 
 @app.command()
@@ -99,7 +96,7 @@ _Reason = Annotated[
 def undelete(
     call: Call,
     name: TopicPartition,
-    reason: _Reason,
+    reason: str = _REASON,
 ) -> None:
     """Remove a partition's mark for deletion.
 
@@ -129,12 +126,11 @@ def undelete(
 def reset_epoch(
     call: Call,
     name: TopicPartition,
-    epoch: Annotated[
-        int,
-        typer.Option(min=NO_LEADER_EPOCH, help="The new highest leader epoch; -1 for none."),
-    ],
-    reason: _Reason,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    epoch: int = option(
+        "The new highest leader epoch; -1 for none.", default=..., min=NO_LEADER_EPOCH
+    ),
+    reason: str = _REASON,
+    yes: bool = toggle("--yes", "Do not ask for confirmation."),
 ) -> None:
     """Reset a partition's highest broker leader epoch.
 
@@ -167,8 +163,8 @@ def reset_epoch(
 def drop_history(
     call: Call,
     name: TopicPartition,
-    reason: _Reason,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show.")] = False,
+    reason: str = _REASON,
+    yes: bool = toggle("--yes", "Delete; without it, only show."),
 ) -> None:
     """Delete what the tier has of a log before it began again.
 

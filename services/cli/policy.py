@@ -2,11 +2,9 @@
 
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from services.api.roles import Entry, Topics, table
+from services.cli.command import argument, option
 from services.cli.connections import Call, command_group, with_services
 from services.cli.output import CommandError, Table, print_json, print_tables, say
 from services.common.reloaded_file import FileError
@@ -25,16 +23,14 @@ def _policy() -> None:
 @with_services()
 def check(
     call: Call,
-    file: Annotated[Path, typer.Argument(help="The policy file, TOML.", metavar="FILE")],
-    identity: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            help="Show what this identity may call: a URI or DNS name of a certificate, or "
-            "system:serviceaccount:NAMESPACE:NAME.",
-            metavar="IDENTITY",
-        ),
-    ] = "",
+    file: Path = argument("The policy file, TOML.", metavar="FILE"),
+    identity: str = option(
+        "Show what this identity may call: a URI or DNS name of a certificate, or "
+        "system:serviceaccount:NAMESPACE:NAME.",
+        "--as",
+        default="",
+        metavar="IDENTITY",
+    ),
 ) -> None:
     """Check a policy file as a service does, and show its grants.
 

@@ -1,13 +1,13 @@
 """Rebuild the metadata from the bucket: `sediment db rebuild` and `sediment db confirm-rebuild`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
 from uuid import uuid4
 
 import typer
 
 from services.api.calls import MutationContext
 from services.api.ids import uuid_to_text
+from services.cli.command import option, toggle
 from services.cli.connections import Call, Locations, with_services
 from services.cli.output import EXIT_PARTIAL, WATCHED_S, CommandError, Table, progress
 from services.common.quantities import counted
@@ -31,24 +31,16 @@ _SHOWN = 100
 @with_services("rsm", "rlmm")
 def rebuild(
     call: Call,
-    apply: Annotated[
-        bool,
-        typer.Option("--apply", help="Freeze all deletions and import what the metadata lacks."),
-    ] = False,
+    apply: bool = toggle("--apply", "Freeze all deletions and import what the metadata lacks."),
     location: Locations = None,
-    topic: Annotated[
-        str,
-        typer.Option(metavar="TOPIC", help="With --as: its name or id there."),
-    ] = "",
-    as_name: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="Bring a topic of another deployment in under this name, from one read-only "
-            "location. Its objects are never deleted.",
-        ),
-    ] = "",
+    topic: str = option("With --as: its name or id there.", default="", metavar="TOPIC"),
+    as_name: str = option(
+        "Bring a topic of another deployment in under this name, from one read-only "
+        "location. Its objects are never deleted.",
+        "--as",
+        default="",
+        metavar="NAME",
+    ),
 ) -> None:
     """Rebuild the metadata from the manifests in the bucket.
 
@@ -87,7 +79,7 @@ def rebuild(
 @with_services("rsm", "rlmm")
 def confirm_rebuild(
     call: Call,
-    reason: Annotated[str, typer.Option(help="Why deletions may begin again; RLMM logs it.")],
+    reason: str = option("Why deletions may begin again; RLMM logs it.", default=...),
 ) -> None:
     """Let deletions begin again after a rebuild.
 

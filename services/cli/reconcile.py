@@ -19,8 +19,15 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
     all_tool_runs,
 )
-from services.cli.command import quantity
-from services.cli.connections import Call, Locations, command_group, completed, with_services
+from services.cli.command import option, quantity, toggle
+from services.cli.connections import (
+    ONLY_TOPICS,
+    Call,
+    Locations,
+    command_group,
+    completed,
+    with_services,
+)
 from services.cli.names import find_topic, known_topics
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, progress, say
 from services.cli.tables import Wide
@@ -69,18 +76,13 @@ Rate = Annotated[
 @with_services("rlmm", limit="--limit")
 def anomalies(
     call: Call,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this kind, for example ORPHAN_OBJECTS; may be repeated."),
-    ] = None,
-    topic: Annotated[
-        str,
-        typer.Option(
-            metavar="TOPIC",
-            autocompletion=completed("TOPIC"),
-            help="Only this topic: its name or its id.",
-        ),
-    ] = "",
+    kind: list[str] | None = option("Only this kind, for example ORPHAN_OBJECTS; may be repeated."),
+    topic: str = option(
+        "Only this topic: its name or its id.",
+        default="",
+        metavar="TOPIC",
+        autocompletion=completed("TOPIC"),
+    ),
 ) -> None:
     """List the problems that reconcile and scrub found.
 
@@ -143,17 +145,14 @@ def _anomaly_as_row(
 @with_services("rsm", "rlmm")
 def reconcile(
     call: Call,
-    delete: Annotated[
-        bool,
-        typer.Option(
-            "--delete",
-            help="Delete orphaned objects and abort unfinished uploads that an earlier run saw at "
-            "least a grace period ago. Without it they are only reported.",
-        ),
-    ] = False,
-    grace_ms: Annotated[
-        int, quantity("--grace", DURATION_MS, "Ignore objects and uploads younger than this.")
-    ] = 86_400_000,
+    delete: bool = toggle(
+        "--delete",
+        "Delete orphaned objects and abort unfinished uploads that an earlier run saw at "
+        "least a grace period ago. Without it they are only reported.",
+    ),
+    grace_ms: int = quantity(
+        "--grace", DURATION_MS, "Ignore objects and uploads younger than this.", 86_400_000
+    ),
     location: Locations = None,
 ) -> None:
     """Compare the object store with the metadata.
@@ -217,31 +216,18 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
 def scrub(
     call: Call,
     rate: Rate = DEFAULT_RATE_BYTES_PER_S,
-    part: Annotated[
-        str,
-        typer.Option(
-            metavar="I/N",
-            help="Only part I of N parts of about the same size; a segment stays in its part.",
-        ),
-    ] = "1/1",
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC",
-            autocompletion=completed("TOPIC"),
-            help="Only this topic, for example orders, or TOPIC_ID:orders if several topics have "
-            "had this name; may be repeated.",
-        ),
-    ] = None,
+    part: str = option(
+        "Only part I of N parts of about the same size; a segment stays in its part.",
+        default="1/1",
+        metavar="I/N",
+    ),
+    topic: list[str] | None = ONLY_TOPICS,
     location: Locations = None,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair",
-            help="Rebuild lost or damaged indexes of segments whose logs are whole, and let them "
-            "be read from another copy; each log is read and written once more.",
-        ),
-    ] = False,
+    repair: bool = toggle(
+        "--repair",
+        "Rebuild lost or damaged indexes of segments whose logs are whole, and let them "
+        "be read from another copy; each log is read and written once more.",
+    ),
 ) -> None:
     """Read stored segments and verify their checksums.
 

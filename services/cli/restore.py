@@ -6,11 +6,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 from threading import Event, Lock
-from typing import Annotated
 
 import typer
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.cli.command import argument, option, toggle
 from services.cli.connections import Call, command_group, with_services
 from services.cli.offsets import TIME_HELP, time_ms
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, WATCHED_S, CommandError, progress, say
@@ -40,52 +40,31 @@ Outcome = tuple[RestorePlan, RestoredLog | Exception]
 @with_services("rsm", "rlmm")
 def restore(
     call: Call,
-    partitions: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TOPIC-PARTITION",
-            help="For example orders-0, or TOPIC_ID:orders-0 of a topic that was deleted.",
-        ),
-    ],
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The log directory of a broker that is stopped.")
-    ],
-    as_topic: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            metavar="NEW-TOPIC",
-            help="Into this topic, which the cluster has, empty. Default: the same topic, of which "
-            "the cluster still has the name and id.",
-        ),
-    ] = "",
-    from_offset: Annotated[
-        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="The first offset.")
-    ] = None,
-    to_offset: Annotated[
-        int | None,
-        typer.Option("--to", min=1, metavar="OFFSET", help="End before it, between two batches."),
-    ] = None,
-    before: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="End before the first batch with a record of this time or later. " + TIME_HELP,
-        ),
-    ] = None,
-    local: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="A log directory, or a copy of one, for what is not in the tier."
-        ),
-    ] = None,
-    kept: Annotated[
-        bool,
-        typer.Option("--kept", help="Also what a broker deleted and the store still keeps."),
-    ] = False,
-    allow_holes: Annotated[
-        bool, typer.Option("--allow-holes", help="Restore also if offsets are missing.")
-    ] = False,
+    partitions: list[str] = argument(
+        "For example orders-0, or TOPIC_ID:orders-0 of a topic that was deleted.",
+        metavar="TOPIC-PARTITION",
+    ),
+    directory: Path = argument("The log directory of a broker that is stopped.", metavar="DIR"),
+    as_topic: str = option(
+        "Into this topic, which the cluster has, empty. Default: the same topic, of which "
+        "the cluster still has the name and id.",
+        "--as",
+        default="",
+        metavar="NEW-TOPIC",
+    ),
+    from_offset: int | None = option("The first offset.", "--from", min=0, metavar="OFFSET"),
+    to_offset: int | None = option(
+        "End before it, between two batches.", "--to", min=1, metavar="OFFSET"
+    ),
+    before: str | None = option(
+        "End before the first batch with a record of this time or later. " + TIME_HELP,
+        metavar="TIME",
+    ),
+    local: Path | None = option(
+        "A log directory, or a copy of one, for what is not in the tier.", metavar="DIR"
+    ),
+    kept: bool = toggle("--kept", "Also what a broker deleted and the store still keeps."),
+    allow_holes: bool = toggle("--allow-holes", "Restore also if offsets are missing."),
     rate: Rate = 0,
 ) -> None:
     """Restore partitions from the tier into a broker's log directory.

@@ -2,10 +2,10 @@
 
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from services.cli.command import option, toggle
 from services.common.client_security import (
     CA_VARIABLE,
     CERTIFICATE_VARIABLE,
@@ -28,40 +28,24 @@ def _show_version(is_wanted: bool) -> None:
 
 
 def choose_security(
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            envvar=CA_VARIABLE,
-            help="PEM file with the authorities of the services' certificates. Default: the files "
-            "of the running `sediment up --tls`; else plaintext, on this machine only.",
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(envvar=CERTIFICATE_VARIABLE, help="PEM file with your certificate."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(envvar=KEY_VARIABLE, help="PEM file with its key.")
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar=TOKEN_VARIABLE,
-            help="File with a service-account token, for the services' token ports.",
-        ),
-    ] = None,
-    plaintext: Annotated[
-        bool,
-        typer.Option(
-            "--plaintext",
-            envvar=PLAINTEXT_VARIABLE,
-            help="Connect to other machines without TLS, too.",
-        ),
-    ] = False,
-    _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the release."),
-    ] = False,
+    tls_ca: Path | None = option(
+        "PEM file with the authorities of the services' certificates. Default: the files "
+        "of the running `sediment up --tls`; else plaintext, on this machine only.",
+        envvar=CA_VARIABLE,
+    ),
+    tls_certificate: Path | None = option(
+        "PEM file with your certificate.", envvar=CERTIFICATE_VARIABLE
+    ),
+    tls_key: Path | None = option("PEM file with its key.", envvar=KEY_VARIABLE),
+    token_file: Path | None = option(
+        "File with a service-account token, for the services' token ports.", envvar=TOKEN_VARIABLE
+    ),
+    plaintext: bool = toggle(
+        "--plaintext", "Connect to other machines without TLS, too.", envvar=PLAINTEXT_VARIABLE
+    ),
+    _version: bool = toggle(
+        "--version", "Show the release.", callback=_show_version, is_eager=True
+    ),
 ) -> None:
     """Store the options for the command that follows."""
     files = ClientSecurity(tls_ca, tls_certificate, tls_key, token_file)

@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.partitions import EventQuery, PartitionEvent
@@ -18,6 +15,7 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.superseded import is_tail
+from services.cli.command import option, toggle
 from services.cli.connections import Call, TopicPartition, command_group, with_services
 from services.cli.names import find_partition
 from services.cli.output import CommandError
@@ -50,20 +48,13 @@ class State(StrEnum):
 def segments(
     call: Call,
     topic_partition: TopicPartition,
-    state: Annotated[
-        list[State] | None, typer.Option(help="Only those in this state; may be repeated.")
-    ] = None,
-    offset: Annotated[
-        int | None, typer.Option(min=0, help="Only those that hold this offset.")
-    ] = None,
-    kept: Annotated[
-        bool,
-        typer.Option(
-            "--kept",
-            help="Only those that a broker deleted and whose objects are still in the store, also "
-            "of a topic that was deleted, whose name is enough.",
-        ),
-    ] = False,
+    state: list[State] | None = option("Only those in this state; may be repeated."),
+    offset: int | None = option("Only those that hold this offset.", min=0),
+    kept: bool = toggle(
+        "--kept",
+        "Only those that a broker deleted and whose objects are still in the store, also "
+        "of a topic that was deleted, whose name is enough.",
+    ),
 ) -> None:
     """List a partition's segments in the tier, by offset.
 
@@ -132,13 +123,9 @@ def _segment_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
 def events(
     call: Call,
     topic_partition: TopicPartition,
-    segment: Annotated[
-        str, typer.Option(metavar="ID", help="Only the events of this segment.")
-    ] = "",
-    plan: Annotated[str, typer.Option(metavar="ID", help="Only the events of this sweep.")] = "",
-    after_revision: Annotated[
-        int, typer.Option(min=0, help="Only events after this revision.")
-    ] = 0,
+    segment: str = option("Only the events of this segment.", default="", metavar="ID"),
+    plan: str = option("Only the events of this sweep.", default="", metavar="ID"),
+    after_revision: int = option("Only events after this revision.", default=0, min=0),
 ) -> None:
     """Show who changed a partition, when and why, the latest last.
 

@@ -7,13 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
-from typing import Annotated
 
 import typer
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
-from services.cli.command import quantity
+from services.cli.command import argument, quantity
 from services.cli.connections import Call, command_group, with_services
 from services.cli.interrupts import end_on
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, progress, say
@@ -39,24 +38,21 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 @with_services("rsm", "rlmm")
 def ship(
     call: Call,
-    log_dirs: Annotated[
-        list[Path],
-        typer.Argument(metavar="LOG_DIR", help="Kafka log directories: the broker's log.dirs."),
-    ],
-    retry_for_s: Annotated[
-        float, quantity("--retry-for", DURATION_S, "How long to retry while a service is down.")
-    ] = 60.0,
-    copy_lease_ms: Annotated[
-        int,
-        quantity(
-            "--copy-lease",
-            DURATION_MS,
-            "Lease of a copy. If this run is killed, the next one waits this long for the copy "
-            "that was in progress.",
-            min=1_000,
-            max=3_600_000,
-        ),
-    ] = 30_000,
+    log_dirs: list[Path] = argument(
+        "Kafka log directories: the broker's log.dirs.", metavar="LOG_DIR"
+    ),
+    retry_for_s: float = quantity(
+        "--retry-for", DURATION_S, "How long to retry while a service is down.", 60.0
+    ),
+    copy_lease_ms: int = quantity(
+        "--copy-lease",
+        DURATION_MS,
+        "Lease of a copy. If this run is killed, the next one waits this long for the copy "
+        "that was in progress.",
+        30_000,
+        min=1_000,
+        max=3_600_000,
+    ),
 ) -> None:
     """Copy every rolled segment that is not in the tier yet, once.
 

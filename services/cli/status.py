@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -32,12 +31,18 @@ _BOUNDS = Bounds()
 @with_services("rsm", "rlmm", "rlm")
 def status(
     call: Call,
-    stuck_after_ms: Annotated[
-        int, quantity("--stuck-after", DURATION_MS, "A copy or deletion is stuck after this time.")
-    ] = _BOUNDS.stuck_ms,
-    anomalies_ms: Annotated[
-        int, quantity("--anomalies-within", DURATION_MS, "Count anomalies that a run saw since.")
-    ] = _BOUNDS.anomalies_ms,
+    stuck_after_ms: int = quantity(
+        "--stuck-after",
+        DURATION_MS,
+        "A copy or deletion is stuck after this time.",
+        _BOUNDS.stuck_ms,
+    ),
+    anomalies_ms: int = quantity(
+        "--anomalies-within",
+        DURATION_MS,
+        "Count anomalies that a run saw since.",
+        _BOUNDS.anomalies_ms,
+    ),
 ) -> None:
     """Show on one screen whether the tier is well.
 

@@ -65,10 +65,9 @@ def _option(option: "Field[Any]") -> Any:
 @_with_options
 def retention(
     call: Call,
-    copy_grace_ms: Annotated[
-        int,
-        quantity("--copy-grace", DURATION_MS, "Treat a copy as in progress this long."),
-    ] = options.GRACE_MS,
+    copy_grace_ms: int = quantity(
+        "--copy-grace", DURATION_MS, "Treat a copy as in progress this long.", options.GRACE_MS
+    ),
     **given: Any,
 ) -> None:
     """Delete what retention no longer keeps.
@@ -91,10 +90,12 @@ def retention(
 @_with_options
 def removal(
     call: Call,
-    grace_ms: Annotated[
-        int,
-        quantity("--grace", DURATION_MS, "Skip partitions that were marked less than this ago."),
-    ] = REMOVAL_GRACE_MS,
+    grace_ms: int = quantity(
+        "--grace",
+        DURATION_MS,
+        "Skip partitions that were marked less than this ago.",
+        REMOVAL_GRACE_MS,
+    ),
     **given: Any,
 ) -> None:
     """Remove the partitions that are marked for deletion.

@@ -6,10 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from threading import Event
-from typing import Annotated
 from uuid import UUID
-
-import typer
 
 from services.api.errors import RemoteStorageError
 from services.api.remote_log_manager import PartitionDescription, all_descriptions
@@ -18,7 +15,7 @@ from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     all_partitions,
 )
-from services.cli.command import quantity
+from services.cli.command import option, quantity
 from services.cli.connections import Call, command_group, with_services
 from services.cli.output import print_line
 from services.cli.tables import table_lines
@@ -43,10 +40,10 @@ _LINES = 24
 @with_services("rsm", "rlmm", "rlm", has_output=False)
 def top(
     call: Call,
-    interval_s: Annotated[
-        float, quantity("--interval", DURATION_S, "Time between two screens.", min=0.5)
-    ] = 2.0,
-    count: Annotated[int, typer.Option(min=0, help="Screens to show; 0: until Ctrl-C.")] = 0,
+    interval_s: float = quantity(
+        "--interval", DURATION_S, "Time between two screens.", 2.0, min=0.5
+    ),
+    count: int = option("Screens to show; 0: until Ctrl-C.", default=0, min=0),
 ) -> None:
     """Show topics with tier, growth and lag, live.
 

@@ -4,9 +4,7 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, TypeAlias
-
-import typer
+from typing import TypeAlias
 
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
@@ -16,6 +14,7 @@ from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartiti
 from services.api.remote_log_manager import FetchError
 from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
 from services.api.topic_config import LOCAL_RETENTION_OWNER, MEANINGS, StoredTopicConfig
+from services.cli.command import argument, option, toggle
 from services.cli.connections import (
     Call,
     Topic,
@@ -48,9 +47,7 @@ app = command_group("List, configure and delete topics.")
 def list_topics(
     call: Call,
     topics: Topics = None,
-    removed: Annotated[
-        bool, typer.Option("--removed", help="Those whose partitions were removed.")
-    ] = False,
+    removed: bool = toggle("--removed", "Those whose partitions were removed."),
 ) -> None:
     """List the topics in the tier with their settings."""
     with call.rlmm_client() as manager:
@@ -95,28 +92,17 @@ _SETTINGS = "\n".join(
 def set_topic(
     call: Call,
     name: Topic,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            autocompletion=completed("KEY=VALUE"),
-            help="For example retention.ms=604800000.",
-        ),
-    ] = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY",
-            autocompletion=completed("KEY"),
-            help="Remove a setting; may be repeated.",
-        ),
-    ] = None,
-    now: Annotated[
-        bool, typer.Option("--now", help="Let nothing wait that the settings delete.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Let RLM delete what consumer groups have yet to read.")
-    ] = False,
+    settings: list[str] | None = argument(
+        "For example retention.ms=604800000.",
+        default=None,
+        metavar="KEY=VALUE",
+        autocompletion=completed("KEY=VALUE"),
+    ),
+    unset: list[str] | None = option(
+        "Remove a setting; may be repeated.", metavar="KEY", autocompletion=completed("KEY")
+    ),
+    now: bool = toggle("--now", "Let nothing wait that the settings delete."),
+    yes: bool = toggle("--yes", "Let RLM delete what consumer groups have yet to read."),
 ) -> None:
     changes, removed = _parsed(settings or []), unset or []
     both = sorted(set(changes) & set(removed))
@@ -151,7 +137,7 @@ def set_topic(
 def delete_topic(
     call: Call,
     name: Topic,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion.")] = False,
+    yes: bool = toggle("--yes", "Confirm the deletion."),
 ) -> None:
     """Mark all partitions of a topic for deletion.
 
@@ -184,10 +170,10 @@ def delete_topic(
 def delete_records(
     call: Call,
     topic_partition: TopicPartition,
-    before: Annotated[
-        int, typer.Option(metavar="OFFSET", min=0, help="Delete all records below this offset.")
-    ],
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion.")] = False,
+    before: int = option(
+        "Delete all records below this offset.", default=..., metavar="OFFSET", min=0
+    ),
+    yes: bool = toggle("--yes", "Confirm the deletion."),
 ) -> None:
     """Delete the oldest records of a partition, from the tier and from its broker.
 

@@ -4,10 +4,8 @@ import signal
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
-from typing import Annotated
 
-import typer
-
+from services.cli.command import option, toggle
 from services.cli.connections import Call, address_of, command_group, with_services
 from services.cli.output import print_json, print_line, say
 from services.local.stack import EmbeddedStack
@@ -22,38 +20,26 @@ WATCH_INTERVAL_S = 1.0
 @with_services(has_data_dir=True)
 def up(
     call: Call,
-    log_dir: Annotated[
-        list[Path] | None,
-        typer.Option(help="A Kafka log directory for RLM to ship and serve; may be repeated."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete what earlier runs stored, then start.")
-    ] = False,
-    tls: Annotated[
-        bool,
-        typer.Option(
-            "--tls",
-            help="Serve with TLS and a policy, by certificates of a throw-away authority; other "
-            "commands find the operator's certificate by themselves.",
-        ),
-    ] = False,
-    listener: Annotated[
-        bool,
-        typer.Option(
-            "--listener",
-            help="Let RLM also serve kcat and other consumers of Kafka, at the address "
-            "rlm_consumers; with --tls they need a certificate.",
-        ),
-    ] = False,
-    printed: Annotated[
-        str | None,
-        typer.Option(
-            "--print",
-            metavar="NAME",
-            help="Print one value of the `sediment up` that runs, and end: rsm, rlm_consumers, "
-            "s3_endpoint, credentials_file or another name that -o json has.",
-        ),
-    ] = None,
+    log_dir: list[Path] | None = option(
+        "A Kafka log directory for RLM to ship and serve; may be repeated."
+    ),
+    fresh: bool = toggle("--fresh", "Delete what earlier runs stored, then start."),
+    tls: bool = toggle(
+        "--tls",
+        "Serve with TLS and a policy, by certificates of a throw-away authority; other "
+        "commands find the operator's certificate by themselves.",
+    ),
+    listener: bool = toggle(
+        "--listener",
+        "Let RLM also serve kcat and other consumers of Kafka, at the address "
+        "rlm_consumers; with --tls they need a certificate.",
+    ),
+    printed: str | None = option(
+        "Print one value of the `sediment up` that runs, and end: rsm, rlm_consumers, "
+        "s3_endpoint, credentials_file or another name that -o json has.",
+        "--print",
+        metavar="NAME",
+    ),
 ) -> None:
     """Run PostgreSQL, an S3 server and the services on this machine.
 

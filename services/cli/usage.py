@@ -4,15 +4,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
 from uuid import UUID
-
-import typer
 
 from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_kept_segments
-from services.cli.command import quantity
+from services.cli.command import option, quantity, toggle
 from services.cli.connections import Call, Topics, command_group, with_services
 from services.cli.names import chosen_topics
 from services.cli.output import CommandError, Table, print_json, print_tables, say
@@ -80,23 +77,21 @@ class Usage:
 def usage(
     call: Call,
     topics: Topics = None,
-    by: Annotated[By, typer.Option(help="One row for each topic or for each owner.")] = By.TOPIC,
-    ages: Annotated[
-        bool,
-        typer.Option("--ages", help="Also read all segments, for bytes by age and growth."),
-    ] = False,
-    price_per_gib_month: Annotated[
-        float | None,
-        typer.Option(metavar="PRICE", min=0, help="What a GiB costs for a month."),
-    ] = None,
-    price_per_thousand_writes: Annotated[
-        float | None,
-        typer.Option(metavar="PRICE", min=0, help="With --ages: of 1,000 requests."),
-    ] = None,
-    part_size_bytes: Annotated[
-        int,
-        quantity("--part-size", SIZE_BYTES, "RSM's RSM_PART_SIZE_BYTES, to count requests.", min=1),
-    ] = DEFAULT_PART_BYTES,
+    by: By = option("One row for each topic or for each owner.", default=By.TOPIC),
+    ages: bool = toggle("--ages", "Also read all segments, for bytes by age and growth."),
+    price_per_gib_month: float | None = option(
+        "What a GiB costs for a month.", metavar="PRICE", min=0
+    ),
+    price_per_thousand_writes: float | None = option(
+        "With --ages: of 1,000 requests.", metavar="PRICE", min=0
+    ),
+    part_size_bytes: int = quantity(
+        "--part-size",
+        SIZE_BYTES,
+        "RSM's RSM_PART_SIZE_BYTES, to count requests.",
+        DEFAULT_PART_BYTES,
+        min=1,
+    ),
 ) -> None:
     """Show what the tier holds and costs.
 
