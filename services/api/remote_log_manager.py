@@ -467,11 +467,8 @@ class CopyLag:
 class ActivePasses:
     """The passes that still run in an RLM that starts no others: of copying, and of deleting."""
 
-    copies: int
-    deletions: int
-
-    def __add__(self, other: "ActivePasses") -> "ActivePasses":
-        return ActivePasses(self.copies + other.copies, self.deletions + other.deletions)
+    active_copies: int
+    active_deletions: int
 
 
 class RemoteLogManager(PartitionLifecycle, Protocol):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, astuple
 
 import typer
 
@@ -16,7 +17,6 @@ from services.views.endpoints import ServiceAddresses
 app = command_group()
 
 _POLL_S = 0.5
-_IDLE = ActivePasses(0, 0)
 
 
 @app.command()
@@ -44,18 +44,13 @@ def drain(
     ):
         active = _drained(tier.logs, show, cancel=cancel, timeout_s=timeout_s)
     rlms = [
-        {
-            "address": address,
-            "drained": not cancel,
-            "active_copies": each.copies,
-            "active_deletions": each.deletions,
-        }
+        {"address": address, "drained": not cancel, **asdict(each)}
         for address, each in active.items()
     ]
     state = "starts copies and deletions" if cancel else "drained"
-    rows = [(address, state, each.copies, each.deletions) for address, each in active.items()]
+    rows = [(address, state, *astuple(each)) for address, each in active.items()]
     call.show({"rlms": rlms}, ("", ("address", "state", "copying", "deleting"), rows))
-    if not cancel and sum(active.values(), _IDLE) != _IDLE:
+    if not cancel and any(_sums(active)):
         say(
             f"something is still active after {timeout_s:g} s; run the command again to wait longer"
         )
@@ -73,11 +68,17 @@ def _drained(
     ends_s = time.monotonic() + timeout_s
     while True:
         active = _drain_each(logs, cancel=cancel)
-        total = sum(active.values(), _IDLE)
-        if cancel or total == _IDLE or time.monotonic() >= ends_s:
+        copies, deletions = _sums(active)
+        if cancel or not (copies or deletions) or time.monotonic() >= ends_s:
             return active
-        show(f"{counted(total.copies, 'partition')} copying, {total.deletions:,} deleting; waiting")
+        show(f"{counted(copies, 'partition')} copying, {deletions:,} deleting; waiting")
         time.sleep(_POLL_S)
+
+
+def _sums(active: Mapping[str, ActivePasses]) -> tuple[int, int]:
+    """Return how many copies and deletions are active at all RLMs."""
+    every = active.values()
+    return sum(each.active_copies for each in every), sum(each.active_deletions for each in every)
 
 
 def _drain_each(logs: Mapping[str, RemoteLogManager], *, cancel: bool) -> dict[str, ActivePasses]:

@@ -4,12 +4,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from services.api.offset_queries import (
-    EpochAnswer,
-    EpochQuery,
-)
 from services.api.remote_log_manager import (
-    ActivePasses,
     FetchPart,
     FetchRequest,
     LeadershipDelta,
@@ -22,18 +17,14 @@ from services.rpc.client.contract import ContractClient, unary
 from services.rpc.converters import log as convert
 from services.rpc.statuses import outcome_of
 from services.rpc.wire_parts import fetching_parts_method
-from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
-# For the next part.
 FETCH_TIMEOUT_S = 300.0
-
-# RLM marks all segments of a large partition that is no longer tiered.
+"""For the next part."""
 STOP_TIMEOUT_S = 300.0
-
-
-# Beyond the most that RLM takes by default.
+"""RLM marks all segments of a large partition that is no longer tiered."""
 LIST_OFFSETS_TIMEOUT_S = 60.0
+"""Beyond the most that RLM takes by default."""
 
 
 class RemoteLogManagerClient(ContractClient):
@@ -51,12 +42,7 @@ class RemoteLogManagerClient(ContractClient):
 
     list_offsets = unary(ReplicaService.list_offsets, LIST_OFFSETS_TIMEOUT_S)
 
-    def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
-        messages = map(convert.epoch_query_to_proto, queries)
-        request = pb.OffsetForLeaderEpochRequest(queries=messages)
-        reply = self.call("OffsetForLeaderEpoch", request)
-        return list(map(convert.epoch_answer_from_proto, reply.answers))
-
+    offsets_for_leader_epochs = unary(ReplicaService.offsets_for_leader_epochs)
     delete_records = unary(ReplicaService.delete_records, STOP_TIMEOUT_S)
     set_local_retention_owner = unary(ReplicaService.set_local_retention_owner, STOP_TIMEOUT_S)
 
@@ -68,10 +54,7 @@ class RemoteLogManagerClient(ContractClient):
 
     describe_partitions = unary(ReplicaService.describe_partitions)
     copy_lag = unary(ReplicaService.copy_lag)
-
-    def drain(self, *, cancel: bool = False) -> ActivePasses:
-        reply = self.call("Drain", pb.DrainRequest(cancel=cancel))
-        return ActivePasses(reply.active_copies, reply.active_deletions)
+    drain = unary(ReplicaService.drain)
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         request = convert.delta_to_proto(delta)

@@ -5,15 +5,9 @@ from dataclasses import replace
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.local_retention import BrokerRetention, LocalRetentionChange
-from services.api.offset_queries import (
-    EpochAnswer,
-    EpochQuery,
-    OffsetAnswer,
-    OffsetQueries,
-    RaisedLogStart,
-    RecordsToDelete,
-)
+from services.api.offset_queries import OffsetQueries
 from services.api.remote_log_manager import (
+    ActivePasses,
     CopyLag,
     DescribePage,
     FetchPart,
@@ -43,26 +37,16 @@ fetch_request_to_proto, fetch_request_from_proto = converters(
 _part_to_proto, _part_from_proto = converters(
     FetchPart, pb.FetchResponse, besides=["record_batches"], without=["pieces"]
 )
-describe_page_to_proto, describe_page_from_proto = converters(
-    DescribePage, pb.DescribePartitionsResponse
-)
+converters(DescribePage, pb.DescribePartitionsResponse)
 copy_lag_to_proto, copy_lag_from_proto = converters(CopyLag, pb.GetCopyLagResponse)
-_delta_to_proto, delta_from_proto = converters(LeadershipDelta, pb.OnLeadershipChangeRequest)
-stops_to_proto, stops_from_proto = converters(PartitionStops, pb.StopPartitionsRequest)
-offset_queries_to_proto, offset_queries_from_proto = converters(
+converters(ActivePasses, pb.DrainResponse)
+_delta_to_proto, _ = converters(LeadershipDelta, pb.OnLeadershipChangeRequest)
+converters(PartitionStops, pb.StopPartitionsRequest)
+converters(
     OffsetQueries, pb.ListOffsetsRequest, unset={"isolation_level": IsolationLevel.READ_UNCOMMITTED}
 )
-offset_answer_to_proto, offset_answer_from_proto = converters(OffsetAnswer, pb.OffsetAnswer)
-epoch_query_to_proto, epoch_query_from_proto = converters(EpochQuery, pb.EpochQuery)
-epoch_answer_to_proto, epoch_answer_from_proto = converters(EpochAnswer, pb.EpochAnswer)
-deletion_to_proto, deletion_from_proto = converters(RecordsToDelete, pb.RecordsToDelete)
-raised_to_proto, raised_from_proto = converters(RaisedLogStart, pb.RaisedLogStart)
-local_retention_change_to_proto, local_retention_change_from_proto = converters(
-    LocalRetentionChange, pb.SetLocalRetentionOwnerRequest
-)
-broker_retention_to_proto, broker_retention_from_proto = converters(
-    BrokerRetention, pb.SetLocalRetentionOwnerResponse
-)
+converters(LocalRetentionChange, pb.SetLocalRetentionOwnerRequest)
+converters(BrokerRetention, pb.SetLocalRetentionOwnerResponse)
 aux_state_query_to_proto, aux_state_query_from_proto = converters(
     AuxStateQuery, pb.BuildRemoteLogAuxStateRequest
 )

@@ -59,6 +59,7 @@ _RPCS = {
     for service in file.DESCRIPTOR.services_by_name.values()
     for rpc in service.methods
 }
+_RPCS["offsets_for_leader_epochs"] = _RPCS["offset_for_leader_epoch"]
 
 
 def rpc_of(method: Callable[..., Any]) -> Rpc:
