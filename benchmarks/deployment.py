@@ -10,6 +10,7 @@ import psycopg
 from minio import Minio
 from minio.deleteobjects import DeleteObject
 
+from benchmarks.counts import Counted, counters_of, counting_stack
 from benchmarks.store import s3_server
 from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.stack import BUCKET, PREFIX, EmbeddedStack, ServiceProcess, rsm_settings
@@ -36,6 +37,14 @@ class Deployment:
     def pids(self) -> dict[str, int]:
         pids = self.stack.endpoints.pids
         return {name: pids[name] for name in SERVICES}
+
+    def counted(self, operation: str, operations: float | str = 1) -> Counted:
+        """Count all that the services do, for each operation.
+
+        Args:
+            operations: so many in one round; or the counter that counts them.
+        """
+        return Counted(operation, operations, counters_of(self.stack))
 
     @property
     def bucket(self) -> str:
@@ -120,7 +129,7 @@ def deployed(
             with_listener=True,
         )
         with (
-            stack,
+            counting_stack(stack, directory),
             open_channel(stack.endpoints.rsm, PLAINTEXT) as rsm,
             open_channel(stack.endpoints.rlmm, PLAINTEXT) as rlmm,
             open_channel(stack.endpoints.rlm, PLAINTEXT) as rlm,

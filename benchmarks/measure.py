@@ -5,8 +5,8 @@ import os
 import resource
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,9 @@ import psutil
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
+from benchmarks.counts import ROUND, Counted
+from benchmarks.counts import tree_cpu_seconds as tree_cpu_seconds
 
 OUTPUT = Path("build/bench")
 QUICK = os.environ.get("BENCH_QUICK") == "1"
@@ -30,12 +33,16 @@ class Side:
         samples: the figure of each round, in the side's own unit.
         cpu_seconds: of all its processes together, one for each round.
         peak_rss_bytes: the largest peak of each of its processes, by name.
+        operation: what `counts` are for one of; the mean over all rounds.
+        counts: CPU time by process, calls, requests, statements, bytes copied.
     """
 
     what: str
     samples: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     peak_rss_bytes: dict[str, int] = field(default_factory=dict)
+    operation: str = "round"
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -65,6 +72,8 @@ def ratio(
     conditions: Mapping[str, object],
     denominator_pids: Mapping[str, int] | None = None,
     beside: Callable[[], object] | None = None,
+    counted: Counted = ROUND,
+    denominator_counted: Counted = ROUND,
 ) -> Result:
     """Measure both sides `rounds` times, alternately.
 
@@ -74,11 +83,14 @@ def ratio(
             this process counts to both.
         denominator_pids: the same of the denominator.
         beside: called once a round, and counted to neither side.
+        counted, denominator_counted: what else to count, and for each of what.
     """
-    top, bottom = Side(numerator[0]), Side(denominator[0])
+    of_top = Meter(numerator[0], numerator_pids, counted)
+    of_bottom = Meter(denominator[0], denominator_pids or {}, denominator_counted)
+    top, bottom = of_top.side, of_bottom.side
     for _ in track(range(rounds), description=name, console=Console(stderr=True)):
-        _measure(top, numerator[1], numerator_pids)
-        _measure(bottom, denominator[1], denominator_pids or {})
+        of_top.measure(numerator[1])
+        of_bottom.measure(denominator[1])
         if beside is not None:
             beside()
     samples = [a / b for a, b in zip(top.samples, bottom.samples, strict=True)]
@@ -93,34 +105,60 @@ def ratio(
     )
 
 
-def _measure(side: Side, work: Callable[[], float], pids: Mapping[str, int]) -> None:
-    before = _cpu_seconds(pids.values())
-    side.samples.append(work())
-    side.cpu_seconds.append(_cpu_seconds(pids.values()) - before)
-    for name, pid in pids.items():
-        side.peak_rss_bytes[name] = peak_rss_bytes(pid)
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    side.peak_rss_bytes["benchmark"] = own
+class Meter:
+    """Measure one side, round by round.
 
-
-def _cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU time of this process and of `pids` with their children.
-
-    Ended children are not counted. (A database's connections are children, and stay.)
+    Attributes:
+        side: what was measured so far.
     """
-    own = psutil.Process().cpu_times()
-    return float(own.user + own.system) + sum(tree_cpu_seconds(pid) for pid in pids)
+
+    def __init__(self, what: str, pids: Mapping[str, int], counted: Counted = ROUND) -> None:
+        """Describe a side whose processes are `pids`, with their children, and this one."""
+        self.side = Side(what, operation=counted.operation)
+        self._pids = pids
+        self._counted = counted
+        self._operations = 0.0
+        self._totals = defaultdict[str, float](float)
+
+    def measure(self, work: Callable[[], float]) -> None:
+        """Do the work of a round, which returns the round's figure."""
+        counts, cpu_s = self._counted.counters.read(), self._cpu_seconds()
+        self.side.samples.append(work())
+        cpu_s = _rise(cpu_s, self._cpu_seconds())
+        counts = _rise(counts, self._counted.counters.read())
+        self.side.cpu_seconds.append(sum(cpu_s.values()))
+        operations = self._counted.operations
+        self._operations += counts[operations] if isinstance(operations, str) else operations
+        counts |= {f"CPU ms, {name}": 1000 * used_s for name, used_s in cpu_s.items()}
+        for name, count in counts.items():
+            self._totals[name] += count
+        self.side.counts = {
+            name: total / self._operations for name, total in self._totals.items() if total
+        }
+        for name, pid in self._pids.items():
+            self.side.peak_rss_bytes[name] = peak_rss_bytes(pid)
+        own_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.side.peak_rss_bytes["benchmark"] = own_bytes
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        """Return the CPU time of this process and of the side's, each with its children.
+
+        Ended children are not counted. (A database's connections are children, and stay.)
+        """
+        own = psutil.Process().cpu_times()
+        used_s = defaultdict[str, float](float, benchmark=own.user + own.system)
+        for name, pid in self._pids.items():
+            used_s[_kind(name)] += tree_cpu_seconds(pid)
+        return dict(used_s)
 
 
-def tree_cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and its children since their start."""
-    root = psutil.Process(pid)
-    total = 0.0
-    for process in [root, *root.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+def _kind(process: str) -> str:
+    """Return the name that alike processes share, such as "clients 4711"."""
+    return process.partition(" ")[0]
+
+
+def _rise(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 
 def peak_rss_bytes(pid: int) -> int:
@@ -164,7 +202,22 @@ def report(result: Result) -> None:
             table.add_row(side.what, *_figures(side.samples), _cpu(side), _memory(side))
     table.add_row(result.unit, *_figures(result.samples), "", "", style="bold")
     Console().print(table)
+    _print_counts(result)
     Console().print(result.conditions)
+
+
+def _print_counts(result: Result) -> None:
+    sides = [side for side in (result.numerator, result.denominator) if side.counts]
+    if not sides:
+        return
+    table = Table(title="counts", title_justify="left")
+    table.add_column("")
+    for side in sides:
+        table.add_column(f"{side.what}, each {side.operation}", justify="right")
+    for name in dict.fromkeys(name for side in sides for name in side.counts):
+        found = (side.counts.get(name) for side in sides)
+        table.add_row(name, *("" if count is None else f"{count:.4g}" for count in found))
+    Console().print(table)
 
 
 def _figures(samples: Sequence[float]) -> tuple[str, str]:
@@ -181,6 +234,6 @@ def _memory(side: Side) -> str:
     # For several similar processes, such as "clients 4711", the largest.
     largest: dict[str, int] = {}
     for name, size in sorted(side.peak_rss_bytes.items()):
-        kind = name.partition(" ")[0]
+        kind = _kind(name)
         largest[kind] = max(size, largest.get(kind, 0))
     return ", ".join(f"{name} {size / MIB:.0f} MiB" for name, size in largest.items())

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from benchmarks.bare_client import BareClient
 from benchmarks.deployment import deployed
-from benchmarks.measure import MIB, Result, mib_per_s, ratio
+from benchmarks.measure import MIB, ROUNDS, Result, mib_per_s, ratio
 from benchmarks.segments import RandomSegment
 from benchmarks.store import STORE
 
 SIZE_BYTES = 256 * MIB
-ROUNDS = 9
 
 
 def run() -> Result:
@@ -44,4 +43,5 @@ def run() -> Result:
                 "payload": "signed (sha256) on both sides, plain HTTP",
                 "store": STORE,
             },
+            counted=services.counted("copy"),
         )

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import psycopg
 
+from benchmarks.counts import COUNTS_STATEMENTS
 from benchmarks.rlmm.histories import Layout, store
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm.database import schema, schema_revision
@@ -22,6 +23,7 @@ SERVER_SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "30min",
+    **COUNTS_STATEMENTS,
 }
 _SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "commit_delay")
 KEPT_IN = "SEDIMENT_BENCH_POSTGRES"

@@ -32,4 +32,5 @@ def run() -> Result:
                 **empty.pids,
                 **sql.pids,
             },
+            counted=rlmm.counted("look-up", "RLMM: GetRemoteLogSegmentMetadata"),
         )

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from benchmarks.counts import Counted, Counters, counting_server
 from benchmarks.measure import QUICK
 from benchmarks.rlmm.clients import Clients, Workload, running_clients
 from benchmarks.rlmm.database import databases, running_rlmm
@@ -28,10 +29,20 @@ LARGE = Layout(PARTITIONS, 240, 20_000) if QUICK else Layout(PARTITIONS, 2_402, 
 
 @dataclass(frozen=True)
 class Served:
-    """RLMM over a database: its address, and its processes by name."""
+    """RLMM over a database: its addresses, and its processes by name."""
 
     address: str
+    metrics: str
     pids: dict[str, int]
+
+    def counted(self, operation: str, operations: float | str) -> Counted:
+        """Count RLMM's calls and statements, for each operation.
+
+        Args:
+            operations: so many in one round; or the counter that counts them.
+        """
+        server_url = counting_server(databases().server)
+        return Counted(operation, operations, Counters({"RLMM": self.metrics}, server_url))
 
 
 class Setting:
@@ -50,7 +61,7 @@ class Setting:
     def rlmm(self, database_url: str, settings: Mapping[str, str] | None = None) -> Served:
         process = self._cleanup.enter_context(running_rlmm(database_url, settings))
         pids = {"rlmm": process.process.pid, "postgres": databases().server.pid}
-        return Served(process.address, pids)
+        return Served(process.address, process.announcement.metrics, pids)
 
     def rlmms(self, database_url: str) -> list[Served]:
         return [self.rlmm(database_url) for _ in range(SERVERS)]
