@@ -40,7 +40,6 @@ class JobConfig(Protocol):
     @property
     def may_speculate(self) -> bool:
         """Return whether Spark may run a second copy of a slow task while the first one runs."""
-        ...
 
 
 class Report(Protocol):

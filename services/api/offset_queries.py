@@ -180,7 +180,6 @@ class OffsetService(RemoteLogManager, Protocol):
         By time the tier is searched first, from the log start on, then the local log. What is not
         answered in time is REQUEST_TIMED_OUT.
         """
-        ...
 
     def offsets_for_leader_epochs(self, queries: tuple[EpochQuery, ...]) -> list[EpochAnswer]:
         """Find where leader epochs end (Kafka: OffsetForLeaderEpoch).
@@ -193,7 +192,6 @@ class OffsetService(RemoteLogManager, Protocol):
         Raises:
             InvalidRequestError: no query, or too many.
         """
-        ...
 
     def delete_records(
         self, requests: tuple[RecordsToDelete, ...], *, brokers_too: bool = False
@@ -214,7 +212,6 @@ class OffsetService(RemoteLogManager, Protocol):
         Raises:
             InvalidRequestError: nothing to delete, too much, or a partition twice.
         """
-        ...
 
     def set_local_retention_owner(self, change: LocalRetentionChange) -> BrokerRetention:
         """Give a topic's local retention to RLM, or back to the brokers.
@@ -230,4 +227,3 @@ class OffsetService(RemoteLogManager, Protocol):
             ConcurrentUpdateError: the settings do not remember the brokers' retention.
             RetriableRemoteStorageError: a broker did not answer; repeat the call.
         """
-        ...

@@ -135,7 +135,6 @@ class PartitionLifecycle(Protocol):
             ConcurrentUpdateError: the partition's tiering is being disabled; it did not change;
                 retry.
         """
-        ...
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
         """Stop partitions; return one outcome per partition, in order.
@@ -172,7 +171,6 @@ class PartitionLifecycle(Protocol):
             RetriableRemoteStorageError: RLMM is unreachable; after three such outcomes in a row,
                 RLMM is not called for the rest.
         """
-        ...
 
 
 def require_distinct(partitions: Iterable[TopicIdPartition], field: str) -> None:
@@ -483,7 +481,6 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         below the local log are read from the tier; for a FOLLOWER they are
         OFFSET_MOVED_TO_TIERED_STORAGE.
         """
-        ...
 
     def describe_partitions(
         self,
@@ -501,11 +498,9 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         Raises:
             InvalidRequestError: if page_size is negative, or page_token is invalid.
         """
-        ...
 
     def copy_lag(self) -> CopyLag:
         """Return how far copies are behind, as the latest passes found it."""
-        ...
 
     def drain(self, *, cancel: bool = False) -> ActivePasses:
         """Start no copy and no deletion from now on, or start them again; return what still runs.
@@ -513,7 +508,6 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         Idempotent, so that a client polls with it. A copy or deletion that has begun is finished;
         reads are served all along. It lasts until it is cancelled or the process ends.
         """
-        ...
 
 
 all_descriptions = every_item(RemoteLogManager.describe_partitions, lambda page: page.partitions)

@@ -213,7 +213,6 @@ class RemoteLogMetadataManager(Protocol):
             FencedLeaderEpochError: the broker leader epoch is below the partition's highest.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """
-        ...
 
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
@@ -225,7 +224,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: the batch is empty or too large; a segment comes twice.
         """
-        ...
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
@@ -262,7 +260,6 @@ class RemoteLogMetadataManager(Protocol):
                 lease has ended; the message says when that is. The objects of a kept segment are
                 not due yet.
         """
-        ...
 
     def update_remote_log_segment_metadata_batch(
         self, updates: Sequence[SegmentUpdate]
@@ -277,7 +274,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: the batch is empty or too large; a segment comes twice.
         """
-        ...
 
     def renew_copy_leases(
         self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
@@ -305,7 +301,6 @@ class RemoteLogMetadataManager(Protocol):
             InvalidStateTransitionError: it is no longer COPY_SEGMENT_STARTED, or another broker
                 added it: the copy is given up and has to stop.
         """
-        ...
 
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
@@ -317,7 +312,6 @@ class RemoteLogMetadataManager(Protocol):
         difference): the one of the higher broker leader epoch if both have one, else the one that
         finished later.
         """
-        ...
 
     def remote_log_segment_metadata_batch(
         self, lookups: Sequence[SegmentLookup]
@@ -332,7 +326,6 @@ class RemoteLogMetadataManager(Protocol):
         Items' errors:
             ThrottledError: the segments before it fill the answer already; call again for this one.
         """
-        ...
 
     def remote_log_segment_metadata_by_id(
         self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
@@ -347,7 +340,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: no ids, or too many.
         """
-        ...
 
     def next_segment_with_txn_index(
         self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
@@ -358,19 +350,16 @@ class RemoteLogMetadataManager(Protocol):
         A declared difference: Kafka stops at the first gap. A reader that continues after the end
         of each answer gets all segments that it would get from Kafka, and perhaps more.
         """
-        ...
 
     def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
         """Return the first offset at or above the tier's log start that a finished segment holds,
         or None."""
-        ...
 
     def highest_offset_for_epoch(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int | None]:
         """Return the highest offset (inclusive) ever finished in `leader_epoch`; None if there is
         none. It does not fall by deletions, but a rebuild knows only the segments in the bucket."""
-        ...
 
     def remote_log_size(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
@@ -379,7 +368,6 @@ class RemoteLogMetadataManager(Protocol):
 
         A segment of several epochs counts whole in each (KIP-852). An unknown epoch: 0.
         """
-        ...
 
     def list_remote_log_segments(
         self,
@@ -411,7 +399,6 @@ class RemoteLogMetadataManager(Protocol):
             InvalidRequestError: a negative page size; not a token of this query.
             DeletionRefusedError: `deletes_for` may not delete a finished segment of the topic now.
         """
-        ...
 
     def list_kept_segments(
         self,
@@ -431,7 +418,6 @@ class RemoteLogMetadataManager(Protocol):
             due_only: only those whose objects may be deleted now: kept_until_ms has passed, the
                 topic is not on hold, and no rebuild has frozen deletions.
         """
-        ...
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
         """Stream the segments of one shard in columns, for sweeps.
@@ -441,7 +427,6 @@ class RemoteLogMetadataManager(Protocol):
         partition's revision. Different partitions may be read at different times. Closing the
         iterator ends the scan.
         """
-        ...
 
     def bin_remote_log_segments(self, query: BinQuery) -> AtRevision[BinnedSegments]:
         """Join the segments of a partition into few bins, for charts.
@@ -451,7 +436,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
         """
-        ...
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         """Import segments in any state, with their original times, for administrators.
@@ -490,7 +474,6 @@ class RemoteLogMetadataManager(Protocol):
                 deleted.
             ConcurrentUpdateError: the stored position is another one.
         """
-        ...
 
     def list_source_positions(self, cluster_id: str = "") -> list[SourcePosition]:
         """Return how far metadata topics have been imported, by cluster and partition.
@@ -498,7 +481,6 @@ class RemoteLogMetadataManager(Protocol):
         Args:
             cluster_id: only those of this cluster; "" for all.
         """
-        ...
 
     def on_partition_leadership_changes(
         self,
@@ -520,11 +502,9 @@ class RemoteLogMetadataManager(Protocol):
             InvalidRequestError: a topic id under another name; cluster_id is empty, or longer than
                 MAX_CLUSTER_ID_LENGTH.
         """
-        ...
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         """Register that the broker no longer has these replicas. Changes no metadata."""
-        ...
 
     def announce_endpoint(
         self, endpoint: RlmEndpoint, instance_id: UUID, lease_ms: int
@@ -543,7 +523,6 @@ class RemoteLogMetadataManager(Protocol):
                 its lease lasts; names its address.
             InvalidRequestError: a field is out of bounds.
         """
-        ...
 
     def report_partition_state(
         self, reports: Sequence[PartitionReport], polled_logs: Sequence[PolledLog] = ()
@@ -572,7 +551,6 @@ class RemoteLogMetadataManager(Protocol):
                 this number with another content; the message names the number.
             InvalidStateTransitionError: the partition was deleted.
         """
-        ...
 
     def raise_log_start_offset(
         self,
@@ -601,7 +579,6 @@ class RemoteLogMetadataManager(Protocol):
             DeletionRefusedError: a hold keeps an offset below the new log start; or the context's
                 retention owner is not the topic's; or it `restores`, and no REBUILD hold lasts.
         """
-        ...
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
@@ -618,11 +595,9 @@ class RemoteLogMetadataManager(Protocol):
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
             DeletionRefusedError: STARTED of a partition on hold; MARKED during a rebuild.
         """
-        ...
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         """Return the tier's log start and lineage and the leader's latest report, of one moment."""
-        ...
 
     def list_partitions(
         self,
@@ -641,7 +616,6 @@ class RemoteLogMetadataManager(Protocol):
                 their topic is purged; empty: all that are not removed.
             cluster_id: only of topics recorded with this cluster; "": of all.
         """
-        ...
 
     def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
         """Return the revisions of up to MAX_REVISIONS partitions, in their order; 0: not known.
@@ -649,7 +623,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: no partitions, or too many; a topic id under another name.
         """
-        ...
 
     def watch_partitions(
         self, partitions: Sequence[WatchedPartition]
@@ -667,7 +640,6 @@ class RemoteLogMetadataManager(Protocol):
             ThrottledError: too many watches; or the client is too slow to read the changes.
             RetriableRemoteStorageError: the changes cannot be read, or the service stops.
         """
-        ...
 
     def list_events(
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
@@ -686,12 +658,10 @@ class RemoteLogMetadataManager(Protocol):
             RemoteResourceNotFoundError: there never was such a partition.
             InvalidRequestError: a negative page size; not a token of this query.
         """
-        ...
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         """Return whether the database can be reached and has a schema that this release works on
         (KIP-1105). The same for every partition; never raises for these."""
-        ...
 
     def record_gap(
         self,
@@ -720,7 +690,6 @@ class RemoteLogMetadataManager(Protocol):
                 of the offsets.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """
-        ...
 
     def set_hold(self, hold: Hold, lease_ms: int | None = None) -> Hold:
         """Keep offsets from deletion; return the hold as it is stored.
@@ -738,7 +707,6 @@ class RemoteLogMetadataManager(Protocol):
             InvalidRequestError: a field is out of bounds or does not suit its kind; until_ms is
                 past; the name is of another kind of hold; MAX_HOLDS others last in its scope.
         """
-        ...
 
     def end_hold(self, hold: Hold, context: MutationContext = NO_CONTEXT) -> Hold | None:
         """End a hold; return what it was, or None if there was none.
@@ -751,7 +719,6 @@ class RemoteLogMetadataManager(Protocol):
             RemoteResourceNotFoundError: its topic is not known.
             InvalidRequestError: the name is of another kind of hold.
         """
-        ...
 
     def list_holds(self, topic: str = "", *, page_size: int = 0, page_token: str = "") -> HoldPage:
         """Return one page of the holds that last, in an order of RLMM's own.
@@ -762,7 +729,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: a negative page size; not a token of this query.
         """
-        ...
 
     def replace_segment_data(
         self,
@@ -784,7 +750,6 @@ class RemoteLogMetadataManager(Protocol):
                 expected_revision or expected_config_revision.
             CustomMetadataTooLargeError: the new custom metadata is too long.
         """
-        ...
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
@@ -800,7 +765,6 @@ class RemoteLogMetadataManager(Protocol):
             InvalidStateTransitionError: it is in DELETE_PARTITION_STARTED.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """
-        ...
 
     def reset_leader_epoch(
         self,
@@ -820,7 +784,6 @@ class RemoteLogMetadataManager(Protocol):
             RemoteResourceNotFoundError: the partition is not known.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """
-        ...
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         """Return a topic's settings; revision 0 if none were ever put.
@@ -828,7 +791,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             RemoteResourceNotFoundError: the topic id is not known.
         """
-        ...
 
     def put_topic_config(
         self,
@@ -858,7 +820,6 @@ class RemoteLogMetadataManager(Protocol):
                 lowered without `now`; names the setting.
             ConcurrentUpdateError: the settings have another revision.
         """
-        ...
 
     def confirm_deletions(
         self,
@@ -880,7 +841,6 @@ class RemoteLogMetadataManager(Protocol):
             RemoteResourceNotFoundError: the topic id is not known.
             ConcurrentUpdateError: the settings have another revision.
         """
-        ...
 
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
         """Store up to MAX_ANOMALIES anomalies that one run found, all or none.
@@ -893,7 +853,6 @@ class RemoteLogMetadataManager(Protocol):
             InvalidRequestError: none or too many; an anomaly that cannot be stored; a run id that
                 is empty or longer than MAX_TEXT_LENGTH characters.
         """
-        ...
 
     def list_anomalies(
         self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
@@ -905,7 +864,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: a negative page size; not a token of this query.
         """
-        ...
 
     def report_tool_run(self, run: ToolRun, counts: Sequence[RunCounts]) -> None:
         """Record that a run has ended, with up to MAX_RUN_COUNTS counts, all or none.
@@ -917,7 +875,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: none or too many; a text that cannot be stored.
         """
-        ...
 
     def list_tool_runs(
         self, topic: str = "", *, page_size: int = 0, page_token: str = ""
@@ -933,7 +890,6 @@ class RemoteLogMetadataManager(Protocol):
         Raises:
             InvalidRequestError: a negative page size; not a token of this query.
         """
-        ...
 
     def record_object_deletions(
         self,
@@ -950,7 +906,6 @@ class RemoteLogMetadataManager(Protocol):
             RemoteResourceNotFoundError: the partition is not known, and has no audit trail.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """
-        ...
 
 
 # Each yields the items of all pages of the list that it is made of.

@@ -121,7 +121,6 @@ class RemoteStorageManager(Protocol):
             SegmentAlreadyExistsError: the id was copied with other content.
             CorruptSegmentError: a file does not match its announced crc32c.
         """
-        ...
 
     def fetch_log_segment(
         self,
@@ -141,7 +140,6 @@ class RemoteStorageManager(Protocol):
             CorruptSegmentError: the stored object is shorter than the copied file, or verification
                 finds a chunk that differs; the last bytes of that chunk are not streamed.
         """
-        ...
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> "OpenedLogSegment":
         """Return a URL to read the log from the store itself, and the digests to verify it with.
@@ -155,7 +153,6 @@ class RemoteStorageManager(Protocol):
             CorruptSegmentError: the manifest is not that of the copy.
             ThrottledError: a rate limit is used up.
         """
-        ...
 
     def fetch_index(
         self,
@@ -181,7 +178,6 @@ class RemoteStorageManager(Protocol):
             CorruptSegmentError: the stored object is shorter than the copied file, or verification
                 finds that it differs, and the index cannot be rebuilt.
         """
-        ...
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete all objects of the segment id. Idempotent: success if they are already gone.
@@ -191,7 +187,6 @@ class RemoteStorageManager(Protocol):
         Raises:
             RetriableRemoteStorageError: also if this service is copying the segment now.
         """
-        ...
 
     def delete_log_segment_data_batch(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
@@ -205,7 +200,6 @@ class RemoteStorageManager(Protocol):
         Raises:
             InvalidRequestError: the batch is empty or too large.
         """
-        ...
 
     def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
         """Return the location and key of one of the partition's objects; None if none is left.
@@ -213,7 +207,6 @@ class RemoteStorageManager(Protocol):
         Lists the partition's keys in every registered location. Objects count whether or not
         metadata names them; unfinished uploads do not.
         """
-        ...
 
 
 MAX_DELETE_BATCH = 1000

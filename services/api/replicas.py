@@ -72,4 +72,3 @@ class ReplicaService(OffsetService, Protocol):
             CorruptSegmentError: an index of the segment is damaged.
             RemoteResourceNotFoundError: an index of a finished segment is not in the store.
         """
-        ...

@@ -219,7 +219,6 @@ class SegmentObjects(Protocol):
             InvalidRequestError: the location is not registered, the page size is negative, or the
                 token is malformed or of another query.
         """
-        ...
 
     def list_multipart_uploads(
         self, location_id: int = CURRENT_LOCATION, *, page_size: int = 0, page_token: str = ""
@@ -232,7 +231,6 @@ class SegmentObjects(Protocol):
         Raises:
             InvalidRequestError: as list_segment_objects.
         """
-        ...
 
     def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
         """Read the manifest of a complete copy, with the digests of all copied files.
@@ -242,7 +240,6 @@ class SegmentObjects(Protocol):
             RemoteResourceNotFoundError: there is no such object.
             CorruptSegmentError: the object is not a manifest.
         """
-        ...
 
     def delete_segment_objects(
         self, objects: Sequence[ObjectToDelete], *, committed_copies: bool = False
@@ -258,7 +255,6 @@ class SegmentObjects(Protocol):
         Raises:
             InvalidRequestError: none or too many objects; a key that no object of a segment has.
         """
-        ...
 
     def abort_multipart_uploads(
         self, uploads: Sequence[tuple[ObjectLocation, str]]
@@ -270,7 +266,6 @@ class SegmentObjects(Protocol):
         Raises:
             InvalidRequestError: as delete_segment_objects.
         """
-        ...
 
     def put_deployment_state(self, name: str, data: bytes) -> None:
         """Store what no segment has, in the location for new segments, in place of earlier bytes.
@@ -278,7 +273,6 @@ class SegmentObjects(Protocol):
         Raises:
             InvalidRequestError: see require_state.
         """
-        ...
 
     def deployment_state(self, name: str) -> bytes:
         """Read what put_deployment_state stored.
@@ -287,7 +281,6 @@ class SegmentObjects(Protocol):
             InvalidRequestError: see require_state.
             RemoteResourceNotFoundError: nothing was kept under the name.
         """
-        ...
 
 
 def require_state(name: str, data: bytes = b"") -> None:

@@ -57,15 +57,12 @@ class Target(Protocol):
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:
         """Return the first offset and the end of each partition of the topic, as they are now."""
-        ...
 
     def records(self, partition: int, first: int, end: int) -> Iterator[Sequence[TopicRecord]]:
         """Yield the records of a range, some at a time."""
-        ...
 
     def write(self, records: Sequence[Record]) -> None:
         """Append records, of a partition in their order; they are durable when it returns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

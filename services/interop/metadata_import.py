@@ -66,23 +66,18 @@ class Source(Protocol):
     @property
     def topic_id(self) -> UUID:
         """Return the id of the metadata topic."""
-        ...
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:
         """Return the first offset and the end of each partition of the topic, as they are now."""
-        ...
 
     def records(self, partition: int, first: int, end: int) -> Iterator[Sequence[TopicRecord]]:
         """Yield the records of a range, some at a time."""
-        ...
 
     def topic_ids(self) -> Mapping[str, UUID]:
         """Return the ids of the cluster's topics, by name."""
-        ...
 
     def log_starts(self, partitions: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
         """Return the first offset that consumers may read, of the partitions that exist."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

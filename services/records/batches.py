@@ -56,7 +56,6 @@ class Window(Protocol):
 
     def read(self, position: int, length: int) -> memoryview:
         """Read `length` bytes at `position`, fewer only at the end; the bytes stay valid."""
-        ...
 
 
 class FileWindow:

@@ -44,7 +44,6 @@ class RunWindow(Window, Protocol):
 
     def buffered(self, position: int) -> memoryview:
         """Return the buffered bytes from `position` on; perhaps none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

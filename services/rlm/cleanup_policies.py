@@ -48,7 +48,6 @@ class Policies(Protocol):
 
     def of(self, name: TopicIdPartition) -> str | NoPolicy:
         """Return the cleanup.policy of the partition's topic, without waiting."""
-        ...
 
 
 class CleanedLogs:

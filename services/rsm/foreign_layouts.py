@@ -56,7 +56,6 @@ class ForeignLayout(Protocol):
         self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
     ) -> ObjectPart:
         """Return where the segment's log is."""
-        ...
 
     def index(
         self,
@@ -66,11 +65,9 @@ class ForeignLayout(Protocol):
         kind: IndexType,
     ) -> ObjectPart:
         """Return where an index is."""
-        ...
 
     def keys(self, prefix: str, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
         """Return the keys of all objects that the segment may have, for their deletion."""
-        ...
 
 
 class LocalTieredStorageLayout:

@@ -56,19 +56,16 @@ class CopyTarget(Protocol):
 
     def wants(self, row: RemoteLogSegmentMetadata) -> bool:
         """Return whether a finished segment is not at the target yet."""
-        ...
 
     def write(
         self, row: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> RemoteLogSegmentMetadata:
         """Write all files; return the metadata by which `read` finds them."""
-        ...
 
     def read(
         self, copied: RemoteLogSegmentMetadata, file: SegmentFile
     ) -> Iterator[bytes | memoryview]:
         """Stream what was written of a file."""
-        ...
 
     def finish(self, row: RemoteLogSegmentMetadata, copied: RemoteLogSegmentMetadata) -> None:
         """Let the verified copy count.
@@ -76,7 +73,6 @@ class CopyTarget(Protocol):
         Raises:
             GoneError: the segment is not what it was; the copy is deleted.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,46 +86,37 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """Return the value of --engine."""
-        ...
 
     @property
     def parallelism(self) -> int:
         """Return how many tasks run at once."""
-        ...
 
     @property
     def attempts_at_once(self) -> int:
         """Return how many attempts of one task may run at once; each paces itself."""
-        ...
 
     def require_room(self, segments: int) -> None:
         """Raise TooManySegmentsError if the engine does not plan so many segments."""
-        ...
 
     def scatter(
         self, name: str, task: Task, rows: pa.Table, schema: pa.Schema, tasks: int
     ) -> Stored:
         """Run the stage `name` over rows of this process, evenly."""
-        ...
 
     def by_partition(
         self, name: str, task: Task, source: Stored, which: Selection, schema: pa.Schema, tasks: int
     ) -> Stored:
         """Run a stage over rows of another; a task gets whole partitions, in the plan's order."""
-        ...
 
     def evenly(
         self, name: str, task: Task, source: Stored, which: Selection, schema: pa.Schema, tasks: int
     ) -> Stored:
         """Run a stage over rows of another; tasks get equally many, in the order of partitions."""
-        ...
 
     def read(
         self, source: Stored, which: Selection, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Read rows of a stage in any order."""
-        ...
 
     def count(self, source: Stored) -> int:
         """Return how many rows of a stage can be read."""
-        ...

@@ -64,7 +64,6 @@ class Beside(Protocol):
         Raises:
             OSError: the broker cannot be reached.
         """
-        ...
 
 
 class BackingConnection:

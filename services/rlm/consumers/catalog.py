@@ -29,7 +29,6 @@ class ConsumedLog(OffsetService, Protocol):
 
         Those that are marked for deletion are left out. Without RLMM, only those that are here.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,15 +88,12 @@ class Access(Protocol):
         Raises:
             UnauthenticatedError: it has none.
         """
-        ...
 
     def may_call(self, identity: str, rpc: str, topic: str | None) -> bool:
         """Return whether the policy lets the identity make an RPC of RLM for the topic, or any."""
-        ...
 
     def may_use_group(self, identity: str, group: str) -> bool:
         """Return whether the policy lets the identity use a group of consumers."""
-        ...
 
 
 class _Connection:

@@ -120,14 +120,12 @@ class ClusterAdmin(Protocol):
         Raises:
             ClusterUnreachableError: if there is no complete answer in bounded time.
         """
-        ...
 
     def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
         """Request the cleanup.policy of each of these topics, and their view, from one broker.
 
         A policy may be the cluster's default.
         """
-        ...
 
     def stable_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
@@ -144,7 +142,6 @@ class ClusterAdmin(Protocol):
         Raises:
             ClusterUnreachableError: if the broker did not answer, or was in no view yet.
         """
-        ...
 
     def log_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
@@ -157,4 +154,3 @@ class ClusterAdmin(Protocol):
         Args:
             epochs: the leader epoch of the leader, by partition.
         """
-        ...

@@ -142,11 +142,9 @@ class StorageBackend(Protocol):
 
     def check_and_get(self, key: str) -> bytes:
         """Do `get`, and check that objects can be stored here; the error names store and fault."""
-        ...
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
         """Write an object, all or nothing; overwrites. `crc`: as in Part."""
-        ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write an object unless the key is taken; return False if another object has the key.
@@ -157,11 +155,9 @@ class StorageBackend(Protocol):
 
         After an error, had_no_answer says whether the object may still be written.
         """
-        ...
 
     def begin_upload(self, key: str) -> Upload:
         """Begin an object that is sent in parts."""
-        ...
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
         """Write a part; parts may be sent in any order, concurrently.
@@ -169,15 +165,12 @@ class StorageBackend(Protocol):
         Raises:
             RetriableRemoteStorageError: also if the bytes do not match the part's crc.
         """
-        ...
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         """Assemble the object from all its parts, in order of their numbers; overwrites."""
-        ...
 
     def abort_upload(self, upload: Upload) -> None:
         """Abort an upload and free its parts. Idempotent. No part may be in flight."""
-        ...
 
     def get(self, key: str) -> bytes:
         """Read a whole object of at most MAX_SMALL_OBJECT_BYTES.
@@ -186,7 +179,6 @@ class StorageBackend(Protocol):
             RemoteResourceNotFoundError: there is no such object.
             CorruptSegmentError: the object is larger, so RSM did not write it.
         """
-        ...
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         """Stream the bytes from `start` to `end`, both inclusive, in chunks of at most 1 MiB.
@@ -202,7 +194,6 @@ class StorageBackend(Protocol):
             RetriableRemoteStorageError: fewer bytes arrived than the store has.
             RemoteStorageError: the store sent something other than this range.
         """
-        ...
 
     def presign(self, key: str, valid_s: int) -> SignedUrl | None:
         """Return a URL that reads an object for at most `valid_s`; None if this store has none.
@@ -210,23 +201,18 @@ class StorageBackend(Protocol):
         It is valid for less if the credentials that sign it expire earlier. Sends no request for
         the object, which need not exist.
         """
-        ...
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         """Yield the objects whose keys begin with `prefix` and follow `after`, in order of keys."""
-        ...
 
     def describe(self, key: str) -> StoredObject | None:
         """Return one object as list_objects does; None if it does not exist."""
-        ...
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         """Yield the unfinished uploads whose keys begin with `prefix`, in no promised order."""
-        ...
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """Delete up to MAX_DELETE_KEYS objects; return the reason for each that may still exist.
 
         Idempotent: a key without an object counts as deleted. Never raises.
         """
-        ...
