@@ -62,7 +62,8 @@ _BEGIN, _END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
 
 
 def _as_text(field: dict[str, Any]) -> dict[str, Any]:
-    """Several values are one variable, separated by commas."""
+    """Several values are one variable, separated by commas; a docstring is one line."""
+    field["description"] = " ".join(field["description"].split())
     return field | {"type": "string"} if field.get("type") == "array" else field
 
 

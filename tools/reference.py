@@ -77,7 +77,7 @@ def _rows(settings: type[VariableSettings]) -> Iterator[str]:
     shared = ServiceSettings.model_fields
     for name in sorted(fields, key=lambda n: (n in shared, list(fields).index(n))):
         field = fields[name]
-        meaning = f"{field.description}{_bounds(field)}"
+        meaning = f"{' '.join((field.description or '').split())}{_bounds(field)}"
         yield f"| `{prefix}{name.upper()}` | {_default(field)} | {meaning} |"
 
 

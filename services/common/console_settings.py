@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.addresses import is_loopback
@@ -17,24 +17,16 @@ class ConsoleSettings(TlsSettings):
 
     model_config = SettingsConfigDict(env_prefix="CONSOLE_")
 
-    listen_address: Address = Field(
-        default="127.0.0.1:0",
-        description="Address to serve HTTP on, HOST:PORT; port 0 picks a free port. Without TLS "
-        "HOST must be 127.0.0.1, ::1 or localhost: every user of this machine sees what the "
-        "console may read.",
-    )
-    rlmm_address: Target = Field(
-        description="Target of RLMM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."
-    )
-    rlm_addresses: Addresses | None = Field(
-        default=None,
-        description="Addresses of the RLMs, HOST:PORT with commas between them: one for each "
-        "broker whose local log is to be shown. Default: none.",
-    )
-    rsm_address: Target | None = Field(
-        default=None,
-        description="Target of RSM, as of RLMM; only its health is shown. Default: none.",
-    )
+    listen_address: Address = "127.0.0.1:0"
+    """Address to serve HTTP on, HOST:PORT; port 0 picks a free port. Without TLS HOST must be
+    127.0.0.1, ::1 or localhost: every user of this machine sees what the console may read."""
+    rlmm_address: Target
+    """Target of RLMM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."""
+    rlm_addresses: Addresses | None = None
+    """Addresses of the RLMs, HOST:PORT with commas between them: one for each broker whose local
+    log is to be shown. Default: none."""
+    rsm_address: Target | None = None
+    """Target of RSM, as of RLMM; only its health is shown. Default: none."""
 
     @model_validator(mode="after")
     def _is_local_without_tls(self) -> Self:

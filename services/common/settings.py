@@ -64,10 +64,13 @@ def whole_of(share: int, percent: int) -> int:
 class VariableSettings(BaseSettings):
     """Hold settings that a process reads from its environment, once, in `__main__`.
 
-    A subclass sets `env_prefix` ("RSM_"); every field's description has its unit.
+    A subclass sets `env_prefix` ("RSM_"); every field's docstring has its unit, and stands in
+    docs/reference/config.md.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -142,28 +145,19 @@ class VariableSettings(BaseSettings):
 class TlsSettings(VariableSettings):
     """Hold the settings of every process that others connect to."""
 
-    listen_address: Address = Field(
-        default="127.0.0.1:0",
-        description="Address to serve gRPC on, HOST:PORT; port 0 picks a free port.",
-    )
-    tls_certificate_file: Path | None = Field(
-        default=None,
-        description="PEM file with the certificate of this process and its intermediate ones. This "
-        "and the two files below turn TLS on; they are read again when they change.",
-    )
-    tls_key_file: Path | None = Field(
-        default=None, description="PEM file with the private key of that certificate."
-    )
-    tls_client_ca_file: Path | None = Field(
-        default=None,
-        description="PEM file with the authorities that sign client certificates. Every client of "
-        "the listen address must have one.",
-    )
-    policy_file: Path | None = Field(
-        default=None,
-        description="TOML file that grants roles to identities (docs/run/security.md); required "
-        "with TLS, and read again when it changes.",
-    )
+    listen_address: Address = "127.0.0.1:0"
+    """Address to serve gRPC on, HOST:PORT; port 0 picks a free port."""
+    tls_certificate_file: Path | None = None
+    """PEM file with the certificate of this process and its intermediate ones. This and the two
+    files below turn TLS on; they are read again when they change."""
+    tls_key_file: Path | None = None
+    """PEM file with the private key of that certificate."""
+    tls_client_ca_file: Path | None = None
+    """PEM file with the authorities that sign client certificates. Every client of the listen
+    address must have one."""
+    policy_file: Path | None = None
+    """TOML file that grants roles to identities (docs/run/security.md); required with TLS, and read
+    again when it changes."""
 
     @property
     def has_tls(self) -> bool:
@@ -193,81 +187,49 @@ class TlsSettings(VariableSettings):
 class ServiceSettings(TlsSettings):
     """Hold the settings that every service has; they are passed on as values."""
 
-    health_address: Address = Field(
-        default="127.0.0.1:0",
-        description="Address to serve grpc.health.v1 on, HOST:PORT; port 0 picks a free port.",
-    )
-    metrics_address: Address = Field(
-        default="127.0.0.1:0",
-        description="Address to serve Prometheus metrics on, HOST:PORT; port 0 picks a free port.",
-    )
-    unary_threads: int = Field(
-        default=16,
-        ge=1,
-        le=512,
-        description="Maximum concurrent unary calls of one process, with TLS of one identity. "
-        "Three times as many may wait; further calls are refused and may be retried.",
-    )
-    stream_threads: int = Field(
-        default=8,
-        ge=1,
-        le=512,
-        description="Maximum concurrent streams from one process to its clients, with TLS to one "
-        "identity. Twice as many may wait; further calls are refused and may be retried.",
-    )
-    stream_idle_timeout_ms: int = Field(
-        default=60_000,
-        ge=1,
-        description="How long a stream waits for a client that neither sends nor receives, ms; "
-        "then the stream is cancelled.",
-    )
-    drain_timeout_ms: int = Field(
-        default=10_000, ge=0, description="How long SIGTERM waits for active calls, ms."
-    )
+    health_address: Address = "127.0.0.1:0"
+    """Address to serve grpc.health.v1 on, HOST:PORT; port 0 picks a free port."""
+    metrics_address: Address = "127.0.0.1:0"
+    """Address to serve Prometheus metrics on, HOST:PORT; port 0 picks a free port."""
+    unary_threads: int = Field(default=16, ge=1, le=512)
+    """Maximum concurrent unary calls of one process, with TLS of one identity. Three times as many
+    may wait; further calls are refused and may be retried."""
+    stream_threads: int = Field(default=8, ge=1, le=512)
+    """Maximum concurrent streams from one process to its clients, with TLS to one identity. Twice
+    as many may wait; further calls are refused and may be retried."""
+    stream_idle_timeout_ms: int = Field(default=60_000, ge=1)
+    """How long a stream waits for a client that neither sends nor receives, ms; then the stream is
+    cancelled."""
+    drain_timeout_ms: int = Field(default=10_000, ge=0)
+    """How long SIGTERM waits for active calls, ms."""
 
-    plaintext: bool = Field(
-        default=False,
-        description="Serve gRPC and metrics without TLS: anyone who can reach the port can read "
-        "and delete everything. A service without TLS files starts only with this set to true.",
-    )
-    token_listen_address: Address | None = Field(
-        default=None,
-        description="Address to serve gRPC on, with TLS, for clients that have a service-account "
-        "token instead of a certificate, HOST:PORT. Default: none.",
-    )
-    token_jwks_file: Path | None = Field(
-        default=None,
-        description="JSON file with the public keys (JWKS) of the issuer of tokens; read again "
-        "when it changes.",
-    )
-    token_issuer: str = Field(default="", description="The issuer that tokens must name.")
-    token_audience: str = Field(default="", description="The audience that tokens must name.")
-    metrics_plaintext: bool = Field(
-        default=False,
-        description="Serve metrics without TLS even if gRPC has it.",
-    )
-    metrics_client_ca_file: Path | None = Field(
-        default=None,
-        description="PEM file with the authorities that sign the certificates of those who read "
-        "metrics. Default: with TLS, metrics need no client certificate.",
-    )
+    plaintext: bool = False
+    """Serve gRPC and metrics without TLS: anyone who can reach the port can read and delete
+    everything. A service without TLS files starts only with this set to true."""
+    token_listen_address: Address | None = None
+    """Address to serve gRPC on, with TLS, for clients that have a service-account token instead of
+    a certificate, HOST:PORT. Default: none."""
+    token_jwks_file: Path | None = None
+    """JSON file with the public keys (JWKS) of the issuer of tokens; read again when it changes."""
+    token_issuer: str = ""
+    """The issuer that tokens must name."""
+    token_audience: str = ""
+    """The audience that tokens must name."""
+    metrics_plaintext: bool = False
+    """Serve metrics without TLS even if gRPC has it."""
+    metrics_client_ca_file: Path | None = None
+    """PEM file with the authorities that sign the certificates of those who read metrics. Default:
+    with TLS, metrics need no client certificate."""
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level of log lines that are written to standard error."
-    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Lowest level of log lines that are written to standard error."""
 
-    traces_endpoint: HttpUrl | None = Field(
-        default=None,
-        description="Collector that traces are sent to by OTLP over gRPC, http://HOST:PORT or "
-        "https://HOST:PORT. Needs the extra `tracing`. Default: nothing is traced.",
-    )
-    traces_sample_ratio: float = Field(
-        default=0.01,
-        ge=0,
-        le=1,
-        description="Share of the traces begun in this process that are recorded, 0 to 1. A call "
-        "whose client has decided is recorded as the client says.",
-    )
+    traces_endpoint: HttpUrl | None = None
+    """Collector that traces are sent to by OTLP over gRPC, http://HOST:PORT or https://HOST:PORT.
+    Needs the extra `tracing`. Default: nothing is traced."""
+    traces_sample_ratio: float = Field(default=0.01, ge=0, le=1)
+    """Share of the traces begun in this process that are recorded, 0 to 1. A call whose client has
+    decided is recorded as the client says."""
 
     @property
     def share_percent(self) -> int:

@@ -25,285 +25,151 @@ class RlmSettings(ServiceSettings):
     """The settings of RLM, read once in `__main__`."""
 
     model_config = SettingsConfigDict(env_prefix="RLM_")
-    rsm_address: Target = Field(
-        description="Target of RSM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."
-    )
-    rlmm_address: Target = Field(description="Target of RLMM, as of RSM.")
-    tls_server_ca_file: Path | None = Field(
-        default=None,
-        description="PEM file with the authorities that sign the certificates of RSM and RLMM. "
-        "Default: RLM_TLS_CLIENT_CA_FILE. RLM presents its own certificate to both.",
-    )
-    log_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
-        default=(),
-        description="The broker's log directories, separated by commas (Kafka: log.dirs). RLM "
-        "only reads them. If empty, RLM serves only what is in the tier.",
-    )
-    advertised_address: Address | None = Field(
-        default=None,
-        description="Address that readers reach this RLM's gRPC at, HOST:PORT, which it announces "
-        "in RLMM. Default: RLM_LISTEN_ADDRESS, with this machine's name for 0.0.0.0.",
-    )
-    consumer_listen_address: Address | None = Field(
-        default=None,
-        description="Address to serve Kafka's own protocol on, read-only, to ordinary consumers, "
-        "HOST:PORT. With TLS as gRPC: each needs a client certificate, and the policy holds. With "
-        "RLM_KAFKA_SECURITY_PROTOCOL=SASL_*, consumers log in as at the broker instead. Default: "
-        "none.",
-    )
-    consumer_advertised_address: Address | None = Field(
-        default=None,
-        description="Address that consumers connect to, HOST:PORT (Kafka: advertised.listeners). "
-        "Default: RLM_CONSUMER_LISTEN_ADDRESS.",
-    )
-    consumer_max_connections: int = Field(
-        default=64,
-        ge=1,
-        le=1_024,
-        description="Maximum connections of consumers; each has a thread. A further one ends "
-        "the oldest idle one.",
-    )
-    consumer_fetch_max_bytes: int = Field(
-        default=4 * 1024 * 1024,
-        ge=1,
-        le=MAX_FETCH_BYTES,
-        description="Most bytes of an answer to a consumer's Fetch, whatever it allows (Kafka: "
-        "fetch.max.bytes). A connection holds twice as many; a larger batch is sent whole.",
-    )
-    consumer_idle_timeout_ms: int = Field(
-        default=600_000,
-        ge=1,
-        le=_INT32_MAX,
-        description="How long a consumer's connection waits for its next request, ms (Kafka: "
-        "connections.max.idle.ms).",
-    )
-    remote_log_manager_task_interval_ms: int = Field(
-        default=30_000,
-        ge=1,
-        le=_INT32_MAX,
-        description="Time between a partition's passes, and between polls of the cluster, ms.",
-    )
-    remote_log_manager_copier_thread_pool_size: int = Field(
-        default=10, ge=1, le=128, description="Maximum partitions copied at the same time."
-    )
-    partition_source: PartitionSource = Field(
-        default=PartitionSource.STATIC,
-        description="How RLM learns which partitions the broker leads: static (every partition "
-        "in RLM_LOG_DIRS), callbacks (calls of OnLeadershipChange and StopPartitions) or poller "
-        "(RLM polls the brokers of RLM_BOOTSTRAP_SERVERS).",
-    )
-    bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = Field(
-        default=(),
-        description="The brokers to which RLM connects first, HOST:PORT, separated by commas "
-        "(Kafka: bootstrap.servers): for the poller, and with every source for the cleanup.policy "
-        "of topics.",
-    )
-    tiered_topics: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(),
-        description="Topics that are copied without remote.storage.enable: names and patterns "
-        "with *, separated by commas; those of one that begins with ! are not. Internal and "
-        "compacted topics never are. If empty: all, but with the poller none.",
-    )
-    cluster_id: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=255,
-        description="Id of the cluster to poll if RLM_LOG_DIRS is empty (Kafka: cluster.id). RLM "
-        "then leads nothing: it watches the topics that this cluster's brokers tier through the "
-        "plugin.",
-    )
-    kafka_security_protocol: SecurityProtocol = Field(
-        default=SecurityProtocol.PLAINTEXT,
-        description="Protocol between poller and brokers (Kafka: security.protocol), TLS 1.2 or "
-        "newer. Files named by RLM_KAFKA_* settings are read again at each poll.",
-    )
-    kafka_sasl_mechanism: SaslMechanism | None = Field(
-        default=None,
-        description="SASL mechanism of the poller (Kafka: sasl.mechanism): PLAIN, SCRAM-SHA-256, "
-        "SCRAM-SHA-512 or OAUTHBEARER.",
-    )
-    kafka_username: str | None = Field(default=None, description="SASL user of the poller.")
-    kafka_password_file: Path | None = Field(
-        default=None,
-        description="File with the password of that user, or with OAUTHBEARER the token; a final "
-        "newline is ignored.",
-    )
-    kafka_ssl_ca_file: Path | None = Field(
-        default=None,
-        description="PEM file with the CAs that sign the brokers' certificates. If empty: the "
-        "system's CAs.",
-    )
-    kafka_ssl_certificate_file: Path | None = Field(
-        default=None,
-        description="PEM file with the poller's client certificate and its chain. If empty: no "
-        "client certificate.",
-    )
-    kafka_ssl_key_file: Path | None = Field(
-        default=None,
-        description="PEM file with the private key of that certificate. If empty: the key is in "
-        "RLM_KAFKA_SSL_CERTIFICATE_FILE.",
-    )
-    kafka_ssl_key_password_file: Path | None = Field(
-        default=None, description="File with the password of that key, if it has one."
-    )
-    deletion_confirm_ms: int = Field(
-        default=3_600_000,
-        ge=0,
-        description="How long the poller must find a topic missing, in every poll, before RLM "
-        "marks its partitions for deletion, ms.",
-    )
-    remote_log_manager_expiration_thread_pool_size: int = Field(
-        default=10, ge=1, le=128, description="Maximum concurrent passes of retention."
-    )
-    remote_partition_remover_task_interval_ms: int = Field(
-        default=3_600_000,
-        ge=1,
-        le=_INT32_MAX,
-        description="How often RLM searches for partitions that are marked for deletion, ms. "
-        "Every RLM removes them, no matter which process marked them.",
-    )
-    deletion_grace_ms: int = Field(
-        default=3_600_000,
-        ge=0,
-        description="How long RLM waits after a partition was marked for deletion before it "
-        "removes it, ms.",
-    )
-    remote_log_manager_copy_max_bytes_per_second: int = Field(
-        default=INT64_MAX,
-        ge=1,
-        description="Maximum rate of all copies of this process together, bytes/s. A segment "
-        "that is larger is copied whole, and the next one waits longer. 2^63-1: no limit.",
-    )
-    remote_log_manager_fetch_max_bytes_per_second: int = Field(
-        default=INT64_MAX,
-        ge=1,
-        description="Maximum rate of all reads of the tier together, bytes/s. A read that begins "
-        "while it is used up is answered without records, with the time to wait. 2^63-1: no limit.",
-    )
-    log_remote_copy_lag_ms: int = Field(
-        default=0,
-        ge=-1,
-        description="How old the newest record of a rolled segment must be before the segment is "
-        "copied, ms. Used if the topic does not set remote.copy.lag.ms. 0: copy immediately; -1: "
-        "as old as local retention allows.",
-    )
-    log_remote_copy_lag_bytes: int = Field(
-        default=-1,
-        ge=-1,
-        description="How many bytes of the log must follow a rolled segment before it is copied. "
-        "Used if the topic does not set remote.copy.lag.bytes; reaching either lag is enough. 0: "
-        "copy immediately; -1: as many as local retention allows.",
-    )
-    log_local_retention_ms: int = Field(
-        default=AS_RETENTION,
-        ge=AS_RETENTION,
-        description="How long records stay on the broker's disk, ms, where RLM deletes them "
-        "(sediment.local.retention.owner=rlm). Used if the topic does not set local.retention.ms. "
-        "-1: for ever; -2: as long as retention.ms.",
-    )
-    log_local_retention_bytes: int = Field(
-        default=AS_RETENTION,
-        ge=AS_RETENTION,
-        description="How much of a partition stays on the broker's disk, bytes, where RLM deletes. "
-        "Used if the topic does not set local.retention.bytes. -1: all; -2: as much as "
-        "retention.bytes.",
-    )
-    remote_log_manager_task_retry_backoff_max_ms: int = Field(
-        default=30_000, ge=1, le=_INT32_MAX, description="Longest wait after repeated failures, ms."
-    )
-    remote_log_reader_threads: int = Field(
-        default=10,
-        ge=1,
-        le=511,
-        description="Maximum concurrent reads of the tier. Must be below RLM_STREAM_THREADS, so "
-        "that local reads are served even while the tier is slow.",
-    )
-    metadata_max_age_ms: int = Field(
-        default=1000,
-        ge=0,
-        le=_INT32_MAX,
-        description="Maximum age of what RLM knows of the tier to serve consumers from segments "
-        "that it knows, ms. The end of the tier and ListOffsets always read RLMM. "
-        "0: each read of the tier reads RLMM.",
-    )
-    metadata_stale_reads_ms: int = Field(
-        default=300_000,
-        ge=0,
-        le=_INT32_MAX,
-        description="Maximum age of what RLM knows of the tier to serve consumers with it "
-        "while RLMM cannot be reached, ms. Answers show the age. 0: such reads are answered "
-        "TIERED_STORAGE_NOT_AVAILABLE.",
-    )
-    remote_log_reader_max_pending_tasks: int = Field(
-        default=100,
-        ge=0,
-        le=_INT32_MAX,
-        description="Maximum reads of the tier that wait for a reader thread. Further ones are "
-        "answered TIERED_STORAGE_NOT_AVAILABLE at once.",
-    )
-    remote_fetch_max_wait_ms: int = Field(
-        default=500,
-        ge=1,
-        le=_INT32_MAX,
-        description="How long a read of the tier waits for a reader thread, and for the store's "
-        "next bytes, ms. A read that takes longer is answered without records, and fills the cache "
-        "for the next one.",
-    )
-    remote_list_offsets_request_timeout_ms: int = Field(
-        default=30_000,
-        ge=1,
-        le=_INT32_MAX,
-        description="Maximum time to find the offsets of one ListOffsets request, ms. What is not "
-        "found by then is REQUEST_TIMED_OUT.",
-    )
-    remote_log_chunk_cache_memory_bytes: int = Field(
-        default=64 * 1024 * 1024,
-        ge=0,
-        description="Memory for parts of remote segments that were read, or are read ahead of "
-        "sequential readers, bytes. With 16 MiB for each of these RLM reads ahead of it; with 8 "
-        "MiB its requests are long. If it is full, each reader has up to 1 MiB more.",
-    )
-    direct_reads: bool = Field(
-        default=False,
-        description="Read logs of the tier from the object store itself, by URLs of RSM, as "
-        "rsm.config.direct.reads of the Kafka plugin does. Needs RSM_DIRECT_READS=true in RSM and "
-        "a route to the store. What fails is streamed by RSM. Read docs/run/security.md before.",
-    )
-    remote_log_index_cache_memory_bytes: int = Field(
-        default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."
-    )
-    remote_log_index_file_cache_dir: Path | None = Field(
-        default=None,
-        description="Directory that keeps indexes of remote segments in files across restarts. "
-        "It must be on a local disk and outside of RLM_LOG_DIRS, and is created if missing. If "
-        "empty: indexes are kept in memory only.",
-    )
-    remote_log_index_file_cache_total_size_bytes: int = Field(
-        default=1024 * 1024 * 1024,
-        ge=1,
-        description="Maximum size of these files, bytes, each rounded up to blocks of 4 KiB. "
-        "Beyond 65,536 files the least recently used ones are removed, too.",
-    )
-    remote_log_index_file_cache_ttl_ms: int = Field(
-        default=900_000,
-        ge=-1,
-        description="How long an unused file is kept, ms; -1: until its space is needed.",
-    )
+    rsm_address: Target
+    """Target of RSM: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT."""
+    rlmm_address: Target
+    """Target of RLMM, as of RSM."""
+    tls_server_ca_file: Path | None = None
+    """PEM file with the authorities that sign the certificates of RSM and RLMM. Default:
+    RLM_TLS_CLIENT_CA_FILE. RLM presents its own certificate to both."""
+    log_dirs: Annotated[tuple[Path, ...], NoDecode] = ()
+    """The broker's log directories, separated by commas (Kafka: log.dirs). RLM only reads them. If
+    empty, RLM serves only what is in the tier."""
+    advertised_address: Address | None = None
+    """Address that readers reach this RLM's gRPC at, HOST:PORT, which it announces in RLMM.
+    Default: RLM_LISTEN_ADDRESS, with this machine's name for 0.0.0.0."""
+    consumer_listen_address: Address | None = None
+    """Address to serve Kafka's own protocol on, read-only, to ordinary consumers, HOST:PORT. With
+    TLS as gRPC: each needs a client certificate, and the policy holds. With
+    RLM_KAFKA_SECURITY_PROTOCOL=SASL_*, consumers log in as at the broker instead. Default: none."""
+    consumer_advertised_address: Address | None = None
+    """Address that consumers connect to, HOST:PORT (Kafka: advertised.listeners). Default:
+    RLM_CONSUMER_LISTEN_ADDRESS."""
+    consumer_max_connections: int = Field(default=64, ge=1, le=1_024)
+    """Maximum connections of consumers; each has a thread. A further one ends the oldest idle
+    one."""
+    consumer_fetch_max_bytes: int = Field(default=4 * 1024 * 1024, ge=1, le=MAX_FETCH_BYTES)
+    """Most bytes of an answer to a consumer's Fetch, whatever it allows (Kafka: fetch.max.bytes). A
+    connection holds twice as many; a larger batch is sent whole."""
+    consumer_idle_timeout_ms: int = Field(default=600_000, ge=1, le=_INT32_MAX)
+    """How long a consumer's connection waits for its next request, ms (Kafka:
+    connections.max.idle.ms)."""
+    remote_log_manager_task_interval_ms: int = Field(default=30_000, ge=1, le=_INT32_MAX)
+    """Time between a partition's passes, and between polls of the cluster, ms."""
+    remote_log_manager_copier_thread_pool_size: int = Field(default=10, ge=1, le=128)
+    """Maximum partitions copied at the same time."""
+    partition_source: PartitionSource = PartitionSource.STATIC
+    """How RLM learns which partitions the broker leads: static (every partition in RLM_LOG_DIRS),
+    callbacks (calls of OnLeadershipChange and StopPartitions) or poller (RLM polls the brokers of
+    RLM_BOOTSTRAP_SERVERS)."""
+    bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = ()
+    """The brokers to which RLM connects first, HOST:PORT, separated by commas (Kafka:
+    bootstrap.servers): for the poller, and with every source for the cleanup.policy of topics."""
+    tiered_topics: Annotated[tuple[str, ...], NoDecode] = ()
+    """Topics that are copied without remote.storage.enable: names and patterns with *, separated by
+    commas; those of one that begins with ! are not. Internal and compacted topics never are. If
+    empty: all, but with the poller none."""
+    cluster_id: str | None = Field(default=None, min_length=1, max_length=255)
+    """Id of the cluster to poll if RLM_LOG_DIRS is empty (Kafka: cluster.id). RLM then leads
+    nothing: it watches the topics that this cluster's brokers tier through the plugin."""
+    kafka_security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    """Protocol between poller and brokers (Kafka: security.protocol), TLS 1.2 or newer. Files named
+    by RLM_KAFKA_* settings are read again at each poll."""
+    kafka_sasl_mechanism: SaslMechanism | None = None
+    """SASL mechanism of the poller (Kafka: sasl.mechanism): PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or
+    OAUTHBEARER."""
+    kafka_username: str | None = None
+    """SASL user of the poller."""
+    kafka_password_file: Path | None = None
+    """File with the password of that user, or with OAUTHBEARER the token; a final newline is
+    ignored."""
+    kafka_ssl_ca_file: Path | None = None
+    """PEM file with the CAs that sign the brokers' certificates. If empty: the system's CAs."""
+    kafka_ssl_certificate_file: Path | None = None
+    """PEM file with the poller's client certificate and its chain. If empty: no client
+    certificate."""
+    kafka_ssl_key_file: Path | None = None
+    """PEM file with the private key of that certificate. If empty: the key is in
+    RLM_KAFKA_SSL_CERTIFICATE_FILE."""
+    kafka_ssl_key_password_file: Path | None = None
+    """File with the password of that key, if it has one."""
+    deletion_confirm_ms: int = Field(default=3_600_000, ge=0)
+    """How long the poller must find a topic missing, in every poll, before RLM marks its partitions
+    for deletion, ms."""
+    remote_log_manager_expiration_thread_pool_size: int = Field(default=10, ge=1, le=128)
+    """Maximum concurrent passes of retention."""
+    remote_partition_remover_task_interval_ms: int = Field(default=3_600_000, ge=1, le=_INT32_MAX)
+    """How often RLM searches for partitions that are marked for deletion, ms. Every RLM removes
+    them, no matter which process marked them."""
+    deletion_grace_ms: int = Field(default=3_600_000, ge=0)
+    """How long RLM waits after a partition was marked for deletion before it removes it, ms."""
+    remote_log_manager_copy_max_bytes_per_second: int = Field(default=INT64_MAX, ge=1)
+    """Maximum rate of all copies of this process together, bytes/s. A segment that is larger is
+    copied whole, and the next one waits longer. 2^63-1: no limit."""
+    remote_log_manager_fetch_max_bytes_per_second: int = Field(default=INT64_MAX, ge=1)
+    """Maximum rate of all reads of the tier together, bytes/s. A read that begins while it is used
+    up is answered without records, with the time to wait. 2^63-1: no limit."""
+    log_remote_copy_lag_ms: int = Field(default=0, ge=-1)
+    """How old the newest record of a rolled segment must be before the segment is copied, ms. Used
+    if the topic does not set remote.copy.lag.ms. 0: copy immediately; -1: as old as local retention
+    allows."""
+    log_remote_copy_lag_bytes: int = Field(default=-1, ge=-1)
+    """How many bytes of the log must follow a rolled segment before it is copied. Used if the topic
+    does not set remote.copy.lag.bytes; reaching either lag is enough. 0: copy immediately; -1: as
+    many as local retention allows."""
+    log_local_retention_ms: int = Field(default=AS_RETENTION, ge=AS_RETENTION)
+    """How long records stay on the broker's disk, ms, where RLM deletes them
+    (sediment.local.retention.owner=rlm). Used if the topic does not set local.retention.ms. -1: for
+    ever; -2: as long as retention.ms."""
+    log_local_retention_bytes: int = Field(default=AS_RETENTION, ge=AS_RETENTION)
+    """How much of a partition stays on the broker's disk, bytes, where RLM deletes. Used if the
+    topic does not set local.retention.bytes. -1: all; -2: as much as retention.bytes."""
+    remote_log_manager_task_retry_backoff_max_ms: int = Field(default=30_000, ge=1, le=_INT32_MAX)
+    """Longest wait after repeated failures, ms."""
+    remote_log_reader_threads: int = Field(default=10, ge=1, le=511)
+    """Maximum concurrent reads of the tier. Must be below RLM_STREAM_THREADS, so that local reads
+    are served even while the tier is slow."""
+    metadata_max_age_ms: int = Field(default=1000, ge=0, le=_INT32_MAX)
+    """Maximum age of what RLM knows of the tier to serve consumers from segments that it knows, ms.
+    The end of the tier and ListOffsets always read RLMM. 0: each read of the tier reads RLMM."""
+    metadata_stale_reads_ms: int = Field(default=300_000, ge=0, le=_INT32_MAX)
+    """Maximum age of what RLM knows of the tier to serve consumers with it while RLMM cannot be
+    reached, ms. Answers show the age. 0: such reads are answered TIERED_STORAGE_NOT_AVAILABLE."""
+    remote_log_reader_max_pending_tasks: int = Field(default=100, ge=0, le=_INT32_MAX)
+    """Maximum reads of the tier that wait for a reader thread. Further ones are answered
+    TIERED_STORAGE_NOT_AVAILABLE at once."""
+    remote_fetch_max_wait_ms: int = Field(default=500, ge=1, le=_INT32_MAX)
+    """How long a read of the tier waits for a reader thread, and for the store's next bytes, ms. A
+    read that takes longer is answered without records, and fills the cache for the next one."""
+    remote_list_offsets_request_timeout_ms: int = Field(default=30_000, ge=1, le=_INT32_MAX)
+    """Maximum time to find the offsets of one ListOffsets request, ms. What is not found by then is
+    REQUEST_TIMED_OUT."""
+    remote_log_chunk_cache_memory_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
+    """Memory for parts of remote segments that were read, or are read ahead of sequential readers,
+    bytes. With 16 MiB for each of these RLM reads ahead of it; with 8 MiB its requests are long. If
+    it is full, each reader has up to 1 MiB more."""
+    direct_reads: bool = False
+    """Read logs of the tier from the object store itself, by URLs of RSM, as
+    rsm.config.direct.reads of the Kafka plugin does. Needs RSM_DIRECT_READS=true in RSM and a route
+    to the store. What fails is streamed by RSM. Read docs/run/security.md before."""
+    remote_log_index_cache_memory_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+    """Memory for indexes of remote segments, bytes."""
+    remote_log_index_file_cache_dir: Path | None = None
+    """Directory that keeps indexes of remote segments in files across restarts. It must be on a
+    local disk and outside of RLM_LOG_DIRS, and is created if missing. If empty: indexes are kept in
+    memory only."""
+    remote_log_index_file_cache_total_size_bytes: int = Field(default=1024 * 1024 * 1024, ge=1)
+    """Maximum size of these files, bytes, each rounded up to blocks of 4 KiB. Beyond 65,536 files
+    the least recently used ones are removed, too."""
+    remote_log_index_file_cache_ttl_ms: int = Field(default=900_000, ge=-1)
+    """How long an unused file is kept, ms; -1: until its space is needed."""
 
-    copy_lease_ms: int = Field(
-        default=60_000,
-        ge=MIN_LEASE_MS,
-        le=MAX_LEASE_MS,
-        description="How long a copy is protected while its RLM sends nothing, ms. RLM renews "
-        "the lease three times as often. After RLM was killed, the copy's offsets wait this long "
-        "before they are copied again.",
-    )
-    stream_threads: int = Field(
-        default=16,
-        ge=2,
-        le=512,
-        description="Maximum concurrent fetches of one process, with TLS of one identity.",
-    )
+    copy_lease_ms: int = Field(default=60_000, ge=MIN_LEASE_MS, le=MAX_LEASE_MS)
+    """How long a copy is protected while its RLM sends nothing, ms. RLM renews the lease three
+    times as often. After RLM was killed, the copy's offsets wait this long before they are copied
+    again."""
+    stream_threads: int = Field(default=16, ge=2, le=512)
+    """Maximum concurrent fetches of one process, with TLS of one identity."""
 
     @model_validator(mode="after")
     def _write_nothing_to_logs(self) -> Self:

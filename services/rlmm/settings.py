@@ -16,58 +16,32 @@ class RlmmSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RLMM_")
 
-    database_url: SecretStr = Field(
-        description="URL of the PostgreSQL database, postgresql://USER:PASSWORD@HOST:PORT/NAME; "
-        "without :PASSWORD if RLMM_DATABASE_PASSWORD_FILE is set."
-    )
-    database_password_file: Path | None = Field(
-        default=None,
-        description="File with the database password, read for each new connection.",
-    )
-    database_pool_size: int = Field(
-        default=16,
-        ge=1,
-        le=512,
-        description="Maximum connections of one process to the database. With TLS a process has "
-        "more, for calls of other identities: 22 by default. "
-        "PostgreSQL's max_connections must allow for all processes.",
-    )
-    database_pool_timeout_ms: int = Field(
-        default=5_000, ge=1, description="How long a call waits for a connection from the pool, ms."
-    )
-    database_statement_timeout_ms: int = Field(
-        default=20_000, ge=1, description="How long one SQL statement may run, ms."
-    )
-    database_lock_timeout_ms: int = Field(
-        default=10_000, ge=1, description="How long a statement waits for a row lock, ms."
-    )
-    custom_metadata_max_bytes: int = Field(
-        default=128,
-        ge=0,
-        le=65_536,
-        description="Maximum size of a segment's custom metadata, bytes (Kafka: "
-        "remote.log.metadata.custom.metadata.max.bytes).",
-    )
-    watch_threads: int = Field(
-        default=64,
-        ge=1,
-        le=512,
-        description="Maximum concurrent watches of partitions of one process: each broker and each "
-        "RLM has one. Further ones are refused, and their clients ask RLMM for each look-up.",
-    )
-    watched_partitions_max: int = Field(
-        default=100_000,
-        ge=1,
-        le=10_000_000,
-        description="Maximum partitions that all watches of one process name together, with TLS "
-        "those of one identity; each takes some 0.5 KB of memory. Further watches are refused.",
-    )
-    watch_max_age_ms: int = Field(
-        default=3_600_000,
-        ge=1_000,
-        description="Age at which a watch ends, ms, less up to a fifth by chance; its client "
-        "begins another one, with its present certificate or token.",
-    )
+    database_url: SecretStr
+    """URL of the PostgreSQL database, postgresql://USER:PASSWORD@HOST:PORT/NAME; without :PASSWORD
+    if RLMM_DATABASE_PASSWORD_FILE is set."""
+    database_password_file: Path | None = None
+    """File with the database password, read for each new connection."""
+    database_pool_size: int = Field(default=16, ge=1, le=512)
+    """Maximum connections of one process to the database. With TLS a process has more, for calls of
+    other identities: 22 by default. PostgreSQL's max_connections must allow for all processes."""
+    database_pool_timeout_ms: int = Field(default=5_000, ge=1)
+    """How long a call waits for a connection from the pool, ms."""
+    database_statement_timeout_ms: int = Field(default=20_000, ge=1)
+    """How long one SQL statement may run, ms."""
+    database_lock_timeout_ms: int = Field(default=10_000, ge=1)
+    """How long a statement waits for a row lock, ms."""
+    custom_metadata_max_bytes: int = Field(default=128, ge=0, le=65_536)
+    """Maximum size of a segment's custom metadata, bytes (Kafka:
+    remote.log.metadata.custom.metadata.max.bytes)."""
+    watch_threads: int = Field(default=64, ge=1, le=512)
+    """Maximum concurrent watches of partitions of one process: each broker and each RLM has one.
+    Further ones are refused, and their clients ask RLMM for each look-up."""
+    watched_partitions_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Maximum partitions that all watches of one process name together, with TLS those of one
+    identity; each takes some 0.5 KB of memory. Further watches are refused."""
+    watch_max_age_ms: int = Field(default=3_600_000, ge=1_000)
+    """Age at which a watch ends, ms, less up to a fifth by chance; its client begins another one,
+    with its present certificate or token."""
 
     def database_limits(self) -> DatabaseLimits:
         return DatabaseLimits(

@@ -92,162 +92,89 @@ class RsmSettings(ServiceSettings):
         frozen=True, extra="forbid", env_prefix="RSM_", hide_input_in_errors=True
     )
 
-    backend: Literal["s3", "filesystem"] = Field(
-        description="Type of object store: s3 or filesystem."
-    )
-    location_id: int = Field(
-        default=1,
-        ge=1,
-        le=MAX_LOCATION_ID,
-        description="Number of this store in the custom metadata of segments. Never reuse it for "
-        "another store.",
-    )
-    locations_file: Path | None = Field(
-        default=None,
-        description="TOML file that lists the other locations from which segments are still read.",
-    )
-    deployment_id: str = Field(
-        default="",
-        pattern=r"^[A-Za-z0-9._-]*$",
-        max_length=128,
-        description="Name of this deployment. RSM refuses a store that another deployment has "
-        "marked.",
-    )
-    marker_required: bool = Field(
-        default=False,
-        description="Refuse a store that has no marker instead of marking it. Set it once the "
-        "store is in use, so that RSM also detects an unmounted volume at start.",
-    )
-    prefix: str = Field(
-        default="",
-        pattern=PREFIX_PATTERN,
-        max_length=MAX_PREFIX_LENGTH,
-        description="Prefix of every object key: empty, or folders ending with a slash.",
-    )
-    directory: Path | None = Field(
-        default=None, description="filesystem: directory that holds the objects; must exist."
-    )
-    endpoint: str = Field(
-        default="", pattern=ENDPOINT_PATTERN, description="s3: address of the store, HOST:PORT."
-    )
-    region: str = Field(default="", description="s3: region of the store.")
-    credentials: CredentialsSource = Field(
-        default="environment",
-        description="s3: source of the keys. environment: RSM_ACCESS_KEY and RSM_SECRET_KEY. "
-        "files: RSM_*_FILE, read again when they change. aws: as the AWS SDKs find them, in AWS_* "
-        "variables, in ~/.aws/credentials, or from the role of the pod, task or instance. "
-        "web-identity: from an STS, for the token in a file. assume-role: from an STS, for the "
-        "keys in files.",
-    )
-    access_key: Secret = Field(default=SecretStr(""), description="s3, environment: access key.")
-    secret_key: Secret = Field(default=SecretStr(""), description="s3, environment: secret key.")
-    access_key_file: Path | None = Field(
-        default=None, description="s3, files and assume-role: file with the access key."
-    )
-    secret_key_file: Path | None = Field(
-        default=None, description="s3, files and assume-role: file with the secret key."
-    )
-    session_token_file: Path | None = Field(
-        default=None,
-        description="s3, files: file with the session token of temporary keys, if they have one.",
-    )
-    sts_endpoint: str = Field(
-        default="",
-        pattern=r"^(https?://[^/\s?#@]+(/[^\s?#@]*)?)?$",
-        description="s3, web-identity and assume-role: URL of the STS, for example "
-        "https://sts.eu-west-1.amazonaws.com.",
-    )
-    role_arn: str = Field(
-        default="",
-        description="s3, web-identity and assume-role: role to assume, if the STS needs one.",
-    )
-    web_identity_token_file: Path | None = Field(
-        default=None, description="s3, web-identity: file with the token, read for each use."
-    )
-    bucket: BucketName = Field(default="", description="s3: name of the bucket, which must exist.")
-    secure: bool = Field(default=True, description="s3: connect with TLS.")
-    connect_timeout_ms: int = Field(
-        default=5_000,
-        ge=1,
-        description="s3: timeout for opening a connection, and for sending each 256 KiB of a "
-        "body, ms.",
-    )
-    read_timeout_ms: int = Field(
-        default=30_000, ge=1, description="s3: how long to wait for bytes from the store, ms."
-    )
-    retries: int = Field(
-        default=3,
-        ge=0,
-        le=10,
-        description="s3: how often to retry a request that fails or whose body breaks off; each "
-        "MiB of a body starts the count again.",
-    )
+    backend: Literal["s3", "filesystem"]
+    """Type of object store: s3 or filesystem."""
+    location_id: int = Field(default=1, ge=1, le=MAX_LOCATION_ID)
+    """Number of this store in the custom metadata of segments. Never reuse it for another store."""
+    locations_file: Path | None = None
+    """TOML file that lists the other locations from which segments are still read."""
+    deployment_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]*$", max_length=128)
+    """Name of this deployment. RSM refuses a store that another deployment has marked."""
+    marker_required: bool = False
+    """Refuse a store that has no marker instead of marking it. Set it once the store is in use, so
+    that RSM also detects an unmounted volume at start."""
+    prefix: str = Field(default="", pattern=PREFIX_PATTERN, max_length=MAX_PREFIX_LENGTH)
+    """Prefix of every object key: empty, or folders ending with a slash."""
+    directory: Path | None = None
+    """filesystem: directory that holds the objects; must exist."""
+    endpoint: str = Field(default="", pattern=ENDPOINT_PATTERN)
+    """s3: address of the store, HOST:PORT."""
+    region: str = ""
+    """s3: region of the store."""
+    credentials: CredentialsSource = "environment"
+    """s3: source of the keys. environment: RSM_ACCESS_KEY and RSM_SECRET_KEY. files: RSM_*_FILE,
+    read again when they change. aws: as the AWS SDKs find them, in AWS_* variables, in
+    ~/.aws/credentials, or from the role of the pod, task or instance. web-identity: from an STS,
+    for the token in a file. assume-role: from an STS, for the keys in files."""
+    access_key: Secret = SecretStr("")
+    """s3, environment: access key."""
+    secret_key: Secret = SecretStr("")
+    """s3, environment: secret key."""
+    access_key_file: Path | None = None
+    """s3, files and assume-role: file with the access key."""
+    secret_key_file: Path | None = None
+    """s3, files and assume-role: file with the secret key."""
+    session_token_file: Path | None = None
+    """s3, files: file with the session token of temporary keys, if they have one."""
+    sts_endpoint: str = Field(default="", pattern=r"^(https?://[^/\s?#@]+(/[^\s?#@]*)?)?$")
+    """s3, web-identity and assume-role: URL of the STS, for example
+    https://sts.eu-west-1.amazonaws.com."""
+    role_arn: str = ""
+    """s3, web-identity and assume-role: role to assume, if the STS needs one."""
+    web_identity_token_file: Path | None = None
+    """s3, web-identity: file with the token, read for each use."""
+    bucket: BucketName = ""
+    """s3: name of the bucket, which must exist."""
+    secure: bool = True
+    """s3: connect with TLS."""
+    connect_timeout_ms: int = Field(default=5_000, ge=1)
+    """s3: timeout for opening a connection, and for sending each 256 KiB of a body, ms."""
+    read_timeout_ms: int = Field(default=30_000, ge=1)
+    """s3: how long to wait for bytes from the store, ms."""
+    retries: int = Field(default=3, ge=0, le=10)
+    """s3: how often to retry a request that fails or whose body breaks off; each MiB of a body
+    starts the count again."""
     # S3 requires 5 MiB and accepts 10,000 parts; the largest segment, 2 GiB, has 410 of that size.
-    part_size_bytes: int = Field(
-        default=8 * _MIB,
-        ge=5 * _MIB,
-        le=512 * _MIB,
-        description="Size of an uploaded part, bytes; a smaller object is uploaded whole.",
-    )
-    copy_threads: int = Field(
-        default=8,
-        ge=1,
-        le=512,
-        description="Maximum concurrent copies of one process, with TLS of one identity. Twice as "
-        "many may wait; further copies are refused and may be retried.",
-    )
-    verify_reads: VerifyReads = Field(
-        default="always",
-        description="Which reads of logs to verify against the digests of the copy: off, sampled "
-        "(every 16th) or always. The chunks of 1 MiB around a range are read whole, and no byte is "
-        "served before its chunk has matched; indexes are always verified. A verified read fails "
-        "with DATA_LOSS if its manifest is missing or wrong. The manifest is read once for each "
-        "segment while it is cached.",
-    )
-    verify_writes: bool = Field(
-        default=False,
-        description="Before a copy is acknowledged, ask the store for the size of each of its "
-        "three objects: for stores that acknowledge what they do not keep. Three requests a copy.",
-    )
-    upload_rate_bytes_per_s: int = Field(
-        default=0,
-        ge=0,
-        description="Maximum rate of all copies of one process together, bytes/s; 0: no limit. "
-        "Like Kafka's remote.log.manager.copy.max.bytes.per.second, but per process, not per "
-        "broker.",
-    )
-    fetch_rate_bytes_per_s: int = Field(
-        default=0,
-        ge=0,
-        description="Maximum rate of all fetches of one process together, bytes/s; 0: no limit. "
-        "Like Kafka's remote.log.manager.fetch.max.bytes.per.second, but per process, not per "
-        "broker.",
-    )
-    delete_rate_keys_per_s: int = Field(
-        default=3_500,
-        ge=1,
-        description="Maximum objects that one process deletes per second (S3 accepts 3,500 "
-        "writes per prefix). RSM lowers the rate, down to a 64th, while the store is overloaded.",
-    )
-    direct_reads: bool = Field(
-        default=False,
-        description="s3: hand out URLs with which clients (rsm.config.direct.reads of the Kafka "
-        "plugin) read logs from the store themselves. Read docs/run/security.md before.",
-    )
-    direct_read_expiry_s: int = Field(
-        default=300,
-        ge=10,
-        le=3_600,
-        description="s3: how long such a URL is valid, s; less if RSM's own credentials expire "
-        "earlier.",
-    )
-    public_store_endpoint: str = Field(
-        default="",
-        pattern=PUBLIC_ENDPOINT_PATTERN,
-        max_length=300,
-        description="s3: URL of the store as those clients reach it, for example "
-        "https://s3.example.org:9000. Empty: RSM_ENDPOINT serves them too.",
-    )
+    part_size_bytes: int = Field(default=8 * _MIB, ge=5 * _MIB, le=512 * _MIB)
+    """Size of an uploaded part, bytes; a smaller object is uploaded whole."""
+    copy_threads: int = Field(default=8, ge=1, le=512)
+    """Maximum concurrent copies of one process, with TLS of one identity. Twice as many may wait;
+    further copies are refused and may be retried."""
+    verify_reads: VerifyReads = "always"
+    """Which reads of logs to verify against the digests of the copy: off, sampled (every 16th) or
+    always. The chunks of 1 MiB around a range are read whole, and no byte is served before its
+    chunk has matched; indexes are always verified. A verified read fails with DATA_LOSS if its
+    manifest is missing or wrong. The manifest is read once for each segment while it is cached."""
+    verify_writes: bool = False
+    """Before a copy is acknowledged, ask the store for the size of each of its three objects: for
+    stores that acknowledge what they do not keep. Three requests a copy."""
+    upload_rate_bytes_per_s: int = Field(default=0, ge=0)
+    """Maximum rate of all copies of one process together, bytes/s; 0: no limit. Like Kafka's
+    remote.log.manager.copy.max.bytes.per.second, but per process, not per broker."""
+    fetch_rate_bytes_per_s: int = Field(default=0, ge=0)
+    """Maximum rate of all fetches of one process together, bytes/s; 0: no limit. Like Kafka's
+    remote.log.manager.fetch.max.bytes.per.second, but per process, not per broker."""
+    delete_rate_keys_per_s: int = Field(default=3_500, ge=1)
+    """Maximum objects that one process deletes per second (S3 accepts 3,500 writes per prefix). RSM
+    lowers the rate, down to a 64th, while the store is overloaded."""
+    direct_reads: bool = False
+    """s3: hand out URLs with which clients (rsm.config.direct.reads of the Kafka plugin) read logs
+    from the store themselves. Read docs/run/security.md before."""
+    direct_read_expiry_s: int = Field(default=300, ge=10, le=3_600)
+    """s3: how long such a URL is valid, s; less if RSM's own credentials expire earlier."""
+    public_store_endpoint: str = Field(default="", pattern=PUBLIC_ENDPOINT_PATTERN, max_length=300)
+    """s3: URL of the store as those clients reach it, for example https://s3.example.org:9000.
+    Empty: RSM_ENDPOINT serves them too."""
 
     @property
     def part_buffers(self) -> int:
