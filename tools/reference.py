@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from services.api.roles import MEANING, Role, Topics, table
-from services.common import reloaded_file
+from services.common import copied_bytes, reloaded_file
 from services.common.console_settings import ConsoleSettings
 from services.common.settings import ServiceSettings, VariableSettings
 from services.rlm import metrics
@@ -34,6 +34,7 @@ _MODULES = (
     admission,
     transport,
     reloaded_file,
+    copied_bytes,
     direct,
     index_cache,
     verification,

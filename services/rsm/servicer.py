@@ -8,6 +8,7 @@ import grpc
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import SegmentObjects
 from services.api.validation import within
+from services.common.copied_bytes import BYTES_COPIED
 from services.rpc.converters import storage as convert
 from services.rpc.converters.fields import items_from_proto
 from services.rpc.converters.rpcs import served
@@ -58,7 +59,9 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         with within("metadata"):
             metadata = read_segment_from_proto(request.metadata)
         end = request.end_position if request.HasField("end_position") else None
-        yield from self.manager.fetch_log_segment(metadata, request.start_position, end)
+        for data in self.manager.fetch_log_segment(metadata, request.start_position, end):
+            BYTES_COPIED.labels("message").inc(len(data))
+            yield data
 
     OpenLogSegment = served(RemoteStorageManager.open_log_segment)
 

@@ -9,6 +9,7 @@ from threading import Event, Lock
 
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.common.copied_bytes import BYTES_COPIED
 from services.common.failpoints import failpoint
 from services.common.fair_queue import FairQueue, Slot
 from services.common.threads import started_pool
@@ -203,6 +204,7 @@ class ObjectUpload:
             copied = min(len(rest), self._part_size_bytes - self._filled)
             self._buffer[self._filled : self._filled + copied] = rest[:copied]
             self._filled += copied
+            BYTES_COPIED.labels("part_buffer").inc(copied)
             rest = rest[copied:]
             more_to_come = self._sent + self._filled < self._size_bytes
             if self._filled == self._part_size_bytes and more_to_come:

@@ -20,6 +20,7 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.bounded_file import open_regular
 from services.common.cancellation import Flag
+from services.common.copied_bytes import BYTES_COPIED
 from services.common.failpoints import failpoint
 from services.common.retry import Backoff
 from services.rlm.copy.inspection import InspectedSegment
@@ -72,6 +73,7 @@ class SegmentSource:
     def _chunks(self) -> Iterator[SegmentChunk]:
         for data in self._log_chunks(self._inspected.segment.log_path):
             yield SegmentChunk(SegmentFile.LOG, data)
+            BYTES_COPIED.labels("message").inc(len(data))
             self._count(len(data))
             failpoint("copy.some_bytes_sent")
         for file, whole in self._side_files():
