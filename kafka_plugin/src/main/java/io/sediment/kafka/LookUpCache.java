@@ -171,8 +171,20 @@ final class LookUpCache {
                     .filter(range -> range.covers(question))
                     .findFirst()
                     .map(range -> Optional.ofNullable(segments.getIfPresent(range)));
-                case NEXT_WITH_TXN_INDEX -> Optional.ofNullable(next.getIfPresent(question));
+                case NEXT_WITH_TXN_INDEX -> next.asMap().entrySet().stream()
+                    .filter(held -> isAnswer(held.getKey(), held.getValue(), question))
+                    .findFirst()
+                    .map(held -> next.getIfPresent(held.getKey()));
             };
+        }
+
+        /** Whether a search that began earlier in the epoch has found what this one would find. */
+        private static boolean isAnswer(
+            Question earlier, Optional<RemoteLogSegmentMetadata> found, Question question
+        ) {
+            return earlier.epoch() == question.epoch()
+                && earlier.offset() <= question.offset()
+                && found.map(next -> question.offset() <= next.endOffset()).orElse(true);
         }
 
         void hold(Question question, Optional<RemoteLogSegmentMetadata> answer) {

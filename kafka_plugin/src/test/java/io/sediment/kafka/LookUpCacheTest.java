@@ -232,12 +232,43 @@ class LookUpCacheTest {
     void leastUsedAnswersOfAPartitionAreEvicted() {
         long version = cache.version(Samples.PARTITION);
         for (long offset = 0; offset < 40; offset++) {
-            cache.hold(next(offset), Optional.empty(), version);
-            assertFalse(cache.find(next(0)).isEmpty());
+            cache.hold(next((int) offset, 0), Optional.empty(), version);
+            assertFalse(cache.find(next(0, 0)).isEmpty());
         }
 
         assertEquals(32, LongStream.range(0, 40)
-            .filter(offset -> cache.find(next(offset)).isPresent()).count());
+            .filter(epoch -> cache.find(next((int) epoch, 0)).isPresent()).count());
+    }
+
+    @Test
+    void searchThatFindsNothingAnswersAllLaterOnesOfItsEpoch() throws Exception {
+        long calls = searches(Optional.empty(), 100, 150, 199, 200, 1_000_000);
+
+        assertEquals(1, calls);
+        assertTrue(cache.find(next(0, 99)).isEmpty());
+        assertTrue(cache.find(next(1, 100)).isEmpty());
+    }
+
+    @Test
+    void searchThatFindsASegmentAnswersThoseUpToItsEnd() throws Exception {
+        long calls = searches(withEpochs(1), 10, 100, 150, 199);
+
+        assertEquals(1, calls);
+        assertTrue(cache.find(next(0, 200)).isEmpty());
+        assertEquals(1, searches(withEpochs(1), 9));
+    }
+
+    /** Searches from these offsets on; returns how many of the searches called RLMM. */
+    private long searches(Optional<RemoteLogSegmentMetadata> found, long... offsets)
+        throws RemoteStorageException {
+        AtomicLong calls = new AtomicLong();
+        for (long offset : offsets) {
+            assertEquals(found, lookUps.answer(next(0, offset), timeoutMs -> {
+                calls.incrementAndGet();
+                return found;
+            }));
+        }
+        return calls.get();
     }
 
     private Optional<RemoteLogSegmentMetadata> answer(Optional<RemoteLogSegmentMetadata> asked)
@@ -278,7 +309,7 @@ class LookUpCacheTest {
         return new Question(Kind.SEGMENT, partition, 0, offset);
     }
 
-    private static Question next(long offset) {
-        return new Question(Kind.NEXT_WITH_TXN_INDEX, Samples.PARTITION, 0, offset);
+    private static Question next(int epoch, long offset) {
+        return new Question(Kind.NEXT_WITH_TXN_INDEX, Samples.PARTITION, epoch, offset);
     }
 }
