@@ -18,7 +18,7 @@ from services.rlm.consumers.listener import ConsumerLimits, ConsumerListener
 from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.index_files import IndexFileLimits
-from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
+from services.rlm.fetch.read_ahead import RANGE_BYTES
 from services.rlm.fetch.reads import ReadLimits
 from services.rlm.kafka_admin.beside import BrokerBeside
 from services.rlm.kafka_admin.client import KafkaAdmin
@@ -230,7 +230,7 @@ def _build_manager(
 def direct_reader(rsm: RemoteStorageManagerClient) -> DirectReader:
     """Create RLM's reader of the store itself."""
     # Those of readers that are not sequential are shorter: as in the plugin, RSM streams them.
-    shortest_bytes = MIN_SEQUENTIAL_BYTES // 2
+    shortest_bytes = RANGE_BYTES // 2
     return DirectReader(rsm, DIRECT_READ_BYTES.inc, DIRECT_READ_FAILURES.inc, shortest_bytes)
 
 

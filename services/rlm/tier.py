@@ -64,6 +64,7 @@ class Tier:
 
     Attributes:
         known: RLMM has the partition; None if RLMM was not read yet.
+        is_exact: all of it was listed at `revision`, not some of it later.
         before_tails: the revision after which this process added only tails, behind a segment;
             None if it added none. By time they are not due before that segment.
         log_start_offset: the tier's, from RLMM: lower offsets are deleted or being deleted.
@@ -85,6 +86,7 @@ class Tier:
 
     known: bool | None = None
     revision: int | None = None
+    is_exact: bool = True
     before_tails: int | None = None
     log_start_offset: int = 0
     segments: int = 0

@@ -26,8 +26,8 @@ class TierLineage:
         self.unanswered_calls = 0
         self._rsm = rsm
         self._lock = threading.Lock()
-        self._read_from: RemoteLogSegmentId | None = None
-        self._lineage = Lineage()
+        # Replaced as one, for those that read it without the lock.
+        self._last_read: tuple[RemoteLogSegmentId | None, Lineage] = None, Lineage()
 
     def merged(self, tier: Tier, local: Lineage) -> Lineage:
         """Return the tier's lineage, overruled by the broker's.
@@ -41,30 +41,36 @@ class TierLineage:
             return local
         return self.of(tier).merged_with_report(local)
 
+    def known(self, tier: Tier, local: Lineage) -> Lineage | None:
+        """Return what `merged` returns if that is in memory; None if it has to call RSM."""
+        if reaches_back(tier, local):
+            return local
+        read_from, lineage = self._last_read
+        is_read = tier.newest is not None and read_from == tier.newest.remote_log_segment_id
+        return lineage.merged_with_report(local) if is_read else None
+
     def needs_rsm(self, tier: Tier, local: Lineage) -> bool:
         """Return whether `merged` has to call RSM."""
-        newest = tier.newest
-        is_read = newest is not None and self._read_from == newest.remote_log_segment_id
-        return not is_read and not reaches_back(tier, local)
+        return self.known(tier, local) is None
 
     @property
     def last_read(self) -> Lineage:
-        return self._lineage
+        return self._last_read[1]
 
     def of(self, tier: Tier) -> Lineage:
         """Return the lineage of the newest segment; an empty one if there is no segment."""
         if tier.newest is None:
             return Lineage()
         with self._lock:
-            if self._read_from != tier.newest.remote_log_segment_id:
+            if self._last_read[0] != tier.newest.remote_log_segment_id:
                 data = self._index_of(tier.newest)
                 try:
-                    self._lineage = parse_checkpoint(data.decode("ascii"))
+                    lineage = parse_checkpoint(data.decode("ascii"))
                 except (UnicodeDecodeError, InvalidRequestError) as e:
                     name = tier.newest.remote_log_segment_id
                     raise CorruptSegmentError(f"{name}: LEADER_EPOCH index: {e}") from e
-                self._read_from = tier.newest.remote_log_segment_id
-            return self._lineage
+                self._last_read = tier.newest.remote_log_segment_id, lineage
+            return self._last_read[1]
 
     def _index_of(self, segment: RemoteLogSegmentMetadata) -> bytes:
         unanswered, self.unanswered_calls = self.unanswered_calls, 0

@@ -252,6 +252,7 @@ class TierState:
             for segment in page.segments:
                 tier.add(segment)
                 listed(segment)
+            tier.is_exact &= page.revision == tier.revision
             if not page.next_page_token:
                 return tier
             page = self._page(page.next_page_token, None)

@@ -11,7 +11,7 @@ from services.api.errors import CorruptSegmentError, RemoteStorageError
 from services.api.remote_storage_manager import OpenedLogSegment, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.__main__ import direct_reader
-from services.rlm.fetch.read_ahead import MIN_SEQUENTIAL_BYTES
+from services.rlm.fetch.read_ahead import RANGE_BYTES
 from services.rpc.client.direct import NOT_SERVED_S, STORE_AWAY_S, DirectReader
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_manager
@@ -80,7 +80,7 @@ def test_rlms_reader_counts_bytes_and_failures(settings: RsmSettings) -> None:
     grown = growth(
         "sediment_rlm_direct_read_bytes_total", "sediment_rlm_direct_read_failures_total"
     )
-    size = 2 * MIN_SEQUENTIAL_BYTES
+    size = 2 * RANGE_BYTES
     files = Files(some_bytes(size))
     changed = settings.model_copy(update={"direct_reads": True})
     with closing(build_manager(changed)) as manager:

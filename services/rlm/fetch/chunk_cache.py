@@ -230,19 +230,28 @@ class ChunkCache:
         with self._lock:
             chunk.is_consumed = True
 
-    def fetch_ahead(self, segment: RemoteLogSegmentMetadata, position: int, length: int) -> None:
-        """Request bytes that a reader will need next, if they are missing and there is room."""
+    def fetch_ahead(
+        self, segment: RemoteLogSegmentMetadata, position: int, length: int
+    ) -> int | None:
+        """Request bytes that a reader will need next, if they are missing and there is room.
+
+        Returns:
+            The end of the chunk that has them, or will have them; None if there is none.
+        """
         with self._lock:
-            if self._at(segment.remote_log_segment_id, position) is not None or not (
-                self._fills_ahead < FILLS_AHEAD and self._may_fill()
-            ):
-                return
+            chunk = self._at(segment.remote_log_segment_id, position)
+            if chunk is not None:
+                return chunk.end
+            if self._fills_ahead >= FILLS_AHEAD or not self._may_fill():
+                return None
             start, end = self._range(segment, position, length)
             if not self._make_room(end - start):
-                return
+                return None
             with suppress(RetriableRemoteStorageError):
                 chunk = self._begin(segment, start, end, is_ahead=True)
                 CHUNK_READ_AHEAD_BYTES.inc(chunk.counted_bytes)
+                return end
+            return None
 
     def remove(self, segments: Sequence[RemoteLogSegmentId]) -> None:
         """Remove the chunks of deleted or damaged segments."""

@@ -92,7 +92,7 @@ class RemoteIndexCache:
         if kind is IndexType.TRANSACTION and segment.txn_idx_empty:
             return b""
         name = name_of(segment.remote_log_segment_id, kind)
-        cached = self._memory.cached(name)
+        cached = self.in_memory(segment, kind)
         if cached is not None:
             _IN_MEMORY.inc()
             if self._files is not None:
@@ -123,6 +123,10 @@ class RemoteIndexCache:
         if is_fetched and self._files is not None:
             self._files.write(name, index)
         return index
+
+    def in_memory(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
+        """Return an index that is in memory; None if it is not."""
+        return self._memory.cached(name_of(segment.remote_log_segment_id, kind))
 
     def remove(self, segments: Iterable[RemoteLogSegmentId]) -> None:
         """Remove the indexes of deleted segments."""

@@ -19,7 +19,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import replan
-from services.records.batches import BatchError
+from services.records.batches import HEADER_BYTES, BatchError
 from services.records.runs import BatchRun
 from services.rlm.fetch.aborted_transactions import AbortedTransactions, IndexEntries
 from services.rlm.fetch.chunk_cache import Chunk
@@ -73,7 +73,7 @@ class PartitionBudget:
     @property
     def exhausted(self) -> bool:
         """Return whether no further batch can fit, so that none needs to be read."""
-        return self._has_refused or (not self._request.is_unused and self.left_bytes == 0)
+        return self._has_refused or (not self._request.is_unused and self.left_bytes < HEADER_BYTES)
 
     def limit(self, most_bytes: int) -> None:
         """Limit the rest of the read to so many bytes."""
@@ -173,7 +173,7 @@ class PartitionFetch:
             MovedToTierError, LostSegmentError, DamagedLogError, RemoteStorageError, and others of
                 `runs`: if the segment cannot be read.
         """
-        self._first = None
+        self._first = self._aborted = self._index_entries = None
         is_here = self.view.log is not None and self.view.log.segment_for(self._offset) is not None
         if is_here or self.is_follower or self._offset >= self._end():
             return None
@@ -361,6 +361,8 @@ class PartitionFetch:
                     fetched_bytes += run.size_bytes
                     yield RecordSource.REMOTE, run
                     self._offset = run.last_offset + 1
+                    if budget.exhausted:
+                        break  # The next header may be in bytes that were not requested.
         finally:
             self.view.remote.settle_quota(reserved_bytes, fetched_bytes)
         if not budget.exhausted:
@@ -378,10 +380,14 @@ class PartitionFetch:
     def _find_segment(self) -> RemoteLogSegmentMetadata | None:
         return self.view.calls.in_time(lambda: self.view.find_remote(self._offset))
 
-    def _load_index(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Load what the read needs of a segment's index into the cache."""
+    def _load_index(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Load what the read needs of a segment's index into the cache; return True."""
+        remote = self.view.remote
         with self._naming(segment, is_in_pool=True):
-            self.view.calls.call(lambda: self.view.remote.load_index(segment, self._offset))
+            return self.view.calls.call(
+                lambda: remote.load_index(segment, self._offset),
+                lambda: remote.has_index(segment, self._offset) or None,
+            )
 
     @contextmanager
     def _naming(

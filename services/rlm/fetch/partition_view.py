@@ -26,6 +26,7 @@ its age; a dead store fails only reads that need it.
 from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX
 
+from services.api.calls import AtRevision
 from services.api.errors import (
     InvalidRequestError,
     RemoteResourceNotFoundError,
@@ -247,10 +248,13 @@ class PartitionView:
         except InvalidRequestError as e:
             raise UnknownPartitionError(str(e)) from e
         self._tier_is_later_than_log = self.tier_age_s is None
-        if self.tier.revision is not None:
+        if self.tier.revision is not None and self.tier_age_s is None:
+            name = self.partition.topic_id_partition
             for segment in listed.segments():
-                name = self.partition.topic_id_partition
                 self.remote.lookups.store(name, segment, self.tier.revision)
+            for epoch, found in listed.searches().items() if self.tier.is_exact else ():
+                answer = AtRevision(found, self.tier.revision)
+                self.remote.lookups.store_search(name, epoch, offset, answer)
 
     def bounds(self) -> Bounds:
         """Return the offsets that can be read, by the log and the tier as last read."""
@@ -286,7 +290,10 @@ class PartitionView:
         if newest is None:
             return None
         kind = IndexType.PRODUCER_SNAPSHOT
-        snapshot = self.calls.call(lambda: self.remote.indexes.index(newest, kind))
+        indexes = self.remote.indexes
+        snapshot = self.calls.call(
+            lambda: indexes.index(newest, kind), lambda: indexes.in_memory(newest, kind)
+        )
         return min(open_transactions(snapshot).values(), default=newest.end_offset + 1)
 
     def find_remote(self, offset: int, is_changed: bool = False) -> RemoteLogSegmentMetadata | None:
@@ -298,8 +305,11 @@ class PartitionView:
             epoch, revision = self._epoch_of(offset), None if is_changed else self.tier.revision
             if epoch is None:
                 return None
-            name, find = self.partition.topic_id_partition, self.remote.lookups.find
-            return self.calls.call(lambda: find(name, epoch, offset, revision))
+            name, lookups = self.partition.topic_id_partition, self.remote.lookups
+            return self.calls.call(
+                lambda: lookups.find(name, epoch, offset, revision),
+                lambda: lookups.known(name, epoch, offset, revision),
+            )
 
     def _epoch_of(self, offset: int) -> int | None:
         """Return the leader epoch of an offset of the tier; None if it is before the first."""
@@ -316,9 +326,15 @@ class PartitionView:
         with self.calls.slot():
             if self.tier.newest is None:
                 self.refresh_tier()
-            local = self.log.lineage if self.log else Lineage()
+            local, lineage = (
+                self.log.lineage if self.log else Lineage(),
+                self.partition.tier.lineage,
+            )
             try:
-                return self.calls.call(lambda: self.partition.tier.lineage.merged(self.tier, local))
+                return self.calls.call(
+                    lambda: lineage.merged(self.tier, local),
+                    lambda: lineage.known(self.tier, local),
+                )
             except RemoteResourceNotFoundError as e:
                 if self.tier_is_recent:
                     raise RecentTierError(str(e)) from e

@@ -8,7 +8,7 @@ from threading import Lock
 from services.api.lineage import EpochEnd
 from services.api.remote_log_manager import FetchPartition
 from services.rlm.fetch.chunk_cache import MIB, Chunk
-from services.rlm.fetch.errors import SegmentReplacedError
+from services.rlm.fetch.errors import PARTITION_FAILURES, SegmentReplacedError
 from services.rlm.fetch.partition_fetch import (
     DECIDED_BY_TIER,
     PartitionBudget,
@@ -50,12 +50,25 @@ class PreparedRead:
         return self.fetch.view.needs_tier(request.fetch_offset, request.last_fetched_epoch)
 
     def begin(self, first_bytes: int) -> None:
-        """Prepare in a thread of the pool.
+        """Prepare: in this thread if what is in memory shows records, else in one of the pool.
 
         Args:
             first_bytes: how much to request from the store; 0: only find the offsets.
         """
-        self._prepared = self.fetch.view.calls.begin(lambda: self._prepare(first_bytes))
+        calls, bounds = self.fetch.view.calls, self.bounds
+        self._prepared = Future()
+        try:
+            if calls.from_memory(lambda: self._prepare_once(first_bytes) is None):
+                self._prepared.set_result(None)
+                return
+        except DECIDED_BY_TIER:
+            pass
+        except PARTITION_FAILURES as e:
+            self._prepared.set_exception(e)
+            return
+        # The pool finds the same again, and what is missing.
+        self.bounds, self._has_requested = bounds, False
+        self._prepared = calls.begin(lambda: self._prepare(first_bytes))
 
     def ready(self, budget: PartitionBudget) -> EpochEnd | None:
         """Prepare the read, or wait until it is prepared.

@@ -120,18 +120,20 @@ class FetchPurgatory:
             for fetched, partition in zip(request.partitions, partitions, strict=True):
                 view = PartitionView(partition, self._remote, ages, wait)
                 count = partial(_readable_bytes, view, fetched, request, missing)
-                if view.needs_tier(fetched.fetch_offset):
+                is_here = not view.needs_tier(fetched.fetch_offset)
+                counted = count() if is_here else view.calls.from_memory(count)
+                if counted is None:
                     begun.append((view, view.calls.begin(count)))
                     continue
-                missing -= count()
+                missing -= counted
                 if missing <= 0:
                     return True
-            return missing <= sum(view.calls.result(counted) for view, counted in begun)
+            return missing <= sum(view.calls.result(later) for view, later in begun)
         except _ENDS_WAIT:
             return True
         finally:
-            for view, counted in begun:
-                counted.cancel()
+            for view, later in begun:
+                later.cancel()
                 view.calls.abandon()
 
 

@@ -2,7 +2,9 @@
 
 What for. Kafka's consumers read a partition in answers of about 1 MiB. One request to RSM for each
 would cost a look-up, an index and a first byte every time. A reader that continues where an earlier
-read of the partition ended gets requests of 8 to 16 MiB, the next one while it reads this one.
+read of the partition ended gets requests of 8 to 16 MiB, the next ones while it reads this one.
+What a reader surely reads is requested in ranges of 8 MiB, all at once as far as its share of the
+memory reaches.
 
 How to use. SequentialReads stores where reads of a partition ended: `begin` a read at an offset,
 `end` it with the offset after it; `upcoming` returns what the next read at an offset would
@@ -41,9 +43,9 @@ from services.rlm.fetch.errors import ReadTimeoutError
 from services.rlm.fetch.tier_calls import TierWait
 
 MIN_REQUEST_BYTES = 64 * 1024
-MIN_SEQUENTIAL_BYTES = 8 * MIB
+RANGE_BYTES = 8 * MIB
 MAX_REQUEST_BYTES = 16 * MIB
-"""The sizes of requests to the store: the least, the least for a sequential reader, the most."""
+"""The sizes of requests to the store: the least, that of several at once, the most."""
 
 SKIPPED_AHEAD_BYTES = 64 * 1024
 _STORED_READS = 1024
@@ -124,6 +126,7 @@ class SegmentWindow:
         expected_bytes: how much the reader surely reads, here or in the next segment.
         wait: how long to wait for the next bytes, and to retry failed requests for them.
         readers: sequential readers that share the cache's memory, this one included.
+        skipped_bytes: about how much the reader skips before what it surely reads.
     """
 
     def __init__(
@@ -135,15 +138,16 @@ class SegmentWindow:
         wait: TierWait,
         next_segment: NextSegment,
         readers: int = 1,
+        skipped_bytes: int = 0,
     ) -> None:
         self._cache = cache
         self._segment = segment
         self._end = segment.segment_size_in_bytes
-        self._expected_bytes = expected_bytes
+        self._expected_bytes = expected_bytes + skipped_bytes
         self._read = read
         self._wait = wait
         self._next_segment = next_segment
-        self._longest, self._reads_ahead = _share(cache.total_bytes, readers)
+        self._longest, self._share_bytes = _share(cache.total_bytes, readers)
         self._begin = self._expected_end = 0
         self._chunk: Chunk | None = None
         self._has_requested_next = False
@@ -180,7 +184,7 @@ class SegmentWindow:
         Raises:
             ThrottledError: too many requests to the store are active, or memory has no room.
         """
-        length = self._length(position, self._expected_bytes + SKIPPED_AHEAD_BYTES)
+        length = self._length(position, self._expected_bytes)
         return self._cache.acquire(
             self._segment, position, length, self._read.used, needs_room=True
         )
@@ -226,15 +230,15 @@ class SegmentWindow:
             return chunk
         if chunk is None or position != chunk.end:
             self._begin, self._expected_end = position, position + self._expected_bytes
-        # The reader skips what is before its offset, and a batch may be longer than expected.
-        skipped_end = self._expected_end + SKIPPED_AHEAD_BYTES
-        length = self._length(position, max(skipped_end - position, position - self._begin))
+        # A batch may be longer than expected.
+        length = self._length(position, max(self._expected_end - position, position - self._begin))
         used = tuple(self._read.used)
         # First, so that they make room for the next one.
         self._release_chunk()
         self._mark_consumed(but_at=position)
         self._chunk = chunk = self._cache.acquire(self._segment, position, length, used)
         self._read.used.add(chunk)
+        self._request_ahead(chunk, self._expected_end)
         self._request_next(position)
         return chunk
 
@@ -248,10 +252,11 @@ class SegmentWindow:
 
         Those of a sequential reader end after a whole MiB: RSM and direct reads verify whole ones.
         """
+        range_bytes = min(RANGE_BYTES, self._longest)
         if not self._read.is_sequential:
-            return min(max(expected_bytes, MIN_REQUEST_BYTES), self._longest)
-        length = max(expected_bytes, MIN_SEQUENTIAL_BYTES, 2 * self._read.run_bytes)
-        length = min(length, self._longest)
+            return min(max(expected_bytes, MIN_REQUEST_BYTES), range_bytes)
+        # Half as many requests once the reader has shown that it goes on.
+        length = self._longest if self._read.run_bytes >= self._share_bytes else range_bytes
         return length - (position + length) % MIB if length > MIB else length
 
     def _mark_consumed(self, but_at: int | None = None) -> None:
@@ -271,32 +276,52 @@ class SegmentWindow:
         if chunk is None or not _nears_end(chunk, position):
             return
         self._has_requested_next = True
-        expected_bytes = self._expected_end - chunk.end
-        if expected_bytes <= 0 and not (self._read.is_sequential and self._reads_ahead):
+        wanted_end = self._expected_end
+        if self._read.is_sequential:
+            # As much as it has read: a reader that stops soon leaves little.
+            wanted_end = max(wanted_end, chunk.end + max(self._read.run_bytes, 1))
+        end, limit = self._request_ahead(chunk, wanted_end), chunk.start + self._share_bytes
+        name, length = self._segment.remote_log_segment_id, self._length(0, wanted_end - end)
+        if end < self._end or end >= wanted_end or self._read.prefetched_after == name:
             return
-        name = self._segment.remote_log_segment_id
-        if chunk.end < self._segment.segment_size_in_bytes:
-            length = self._length(chunk.end, expected_bytes)
-            self._cache.fetch_ahead(self._segment, chunk.end, length)
-        elif self._read.prefetched_after != name:
-            self._read.prefetched_after = name
-            with suppress(RemoteStorageError):
-                following = self._next_segment()
-                if following is not None and following.segment_size_in_bytes > 0:
-                    self._cache.fetch_ahead(following, 0, self._length(0, expected_bytes))
+        if end + length > limit:
+            return
+        self._read.prefetched_after = name
+        with suppress(RemoteStorageError):
+            following = self._next_segment()
+            if following is not None and following.segment_size_in_bytes > 0:
+                self._cache.fetch_ahead(following, 0, length)
+
+    def _request_ahead(self, chunk: Chunk, wanted_end: int) -> int:
+        """Request what follows the reader's chunk in the segment, in several ranges at once.
+
+        Returns:
+            The end of the bytes that are here or requested, without a gap from the reader on.
+        """
+        position: int = chunk.end
+        while position < min(wanted_end, self._end):
+            length = self._length(position, wanted_end - position)
+            if min(position + length, self._end) > chunk.start + self._share_bytes:
+                break
+            end = self._cache.fetch_ahead(self._segment, position, length)
+            if end is None:
+                break
+            position = end
+        return position
 
 
-def _share(total_bytes: int, readers: int) -> tuple[int, bool]:
-    """Return a reader's longest request, and whether there is room for its next one, too.
+def _share(total_bytes: int, readers: int) -> tuple[int, int]:
+    """Return a reader's longest request, and how much it may have here and requested at once.
 
     Two readers, and one that does not read ahead for long, always leave room for first reads.
     """
-    both_bytes = total_bytes // (2 * max(readers, 2))
-    if both_bytes >= MIN_SEQUENTIAL_BYTES or readers <= 2:
-        return max(min(MAX_REQUEST_BYTES, both_bytes), MIB), True
+    share_bytes = total_bytes // max(readers, 2)
+    if share_bytes >= 2 * RANGE_BYTES or readers <= 2:
+        longest = max(min(MAX_REQUEST_BYTES, share_bytes // 2 // MIB * MIB), MIB)
+        return longest, max(share_bytes, 2 * longest)
     # Longer requests on demand cost less than short ones ahead of the reader.
-    alone_bytes = total_bytes // readers // MIB * MIB
-    return max(min(MIN_SEQUENTIAL_BYTES, alone_bytes), MIB), False
+    alone_bytes = max(min(RANGE_BYTES, share_bytes // MIB * MIB), MIB)
+    return alone_bytes, alone_bytes
 
 
 def _nears_end(chunk: Chunk, position: int) -> bool:

@@ -2,8 +2,9 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from cachetools import LRUCache
 
@@ -66,11 +67,9 @@ class SegmentLookUps:
         Raises:
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
-        with self._lock:
-            if (cached := self._at(name, revision)) is not None:
-                for segment in cached.segments:
-                    if _contains(segment, epoch, offset):
-                        return segment
+        known = self.known(name, epoch, offset, revision)
+        if known is not None:
+            return known
         try:
             answer = self._rlmm.remote_log_segment_metadata(name, epoch, offset)
         except RemoteResourceNotFoundError:
@@ -78,6 +77,15 @@ class SegmentLookUps:
         if answer.value is not None:
             self.store(name, answer.value, answer.revision)
         return answer.value
+
+    def known(
+        self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
+    ) -> RemoteLogSegmentMetadata | None:
+        """Return what `find` has stored at this revision; None if it would call RLMM."""
+        with self._lock:
+            cached = self._at(name, revision)
+            segments = tuple(cached.segments) if cached else ()
+        return next((each for each in segments if _contains(each, epoch, offset)), None)
 
     def store(
         self, name: TopicIdPartition, segment: RemoteLogSegmentMetadata, revision: int
@@ -107,12 +115,32 @@ class SegmentLookUps:
             RemoteResourceNotFoundError: if the partition is unknown.
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
+        known = self.known_next(name, epoch, offset, revision)
+        if known is not None:
+            return known
+        answer = self._rlmm.next_segment_with_txn_index(name, epoch, offset)
+        self.store_search(name, epoch, offset, answer)
+        return answer
+
+    def known_next(
+        self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
+    ) -> AtRevision[RemoteLogSegmentMetadata | None] | None:
+        """Return what `next_with_transactions` knows at this revision; None if it would call."""
         with self._lock:
             if (cached := self._at(name, revision)) is not None:
                 for from_offset, segment in cached.searches.get(epoch, ()):
                     if from_offset <= offset and (segment is None or offset <= segment.end_offset):
                         return AtRevision(segment, cached.revision)
-        answer = self._rlmm.next_segment_with_txn_index(name, epoch, offset)
+        return None
+
+    def store_search(
+        self,
+        name: TopicIdPartition,
+        epoch: int,
+        offset: int,
+        answer: AtRevision[RemoteLogSegmentMetadata | None],
+    ) -> None:
+        """Store what RLMM answers to a search for a transaction index."""
         with self._lock:
             results = self._at(name, answer.revision)
             if results is None or results.number_of_searches >= _SEARCHES:
@@ -120,7 +148,6 @@ class SegmentLookUps:
             results.searches.setdefault(epoch, []).append((offset, answer.value))
             results.number_of_searches += 1
             self._results[name] = results
-        return answer
 
     def _at(self, name: TopicIdPartition, revision: int | None) -> _Results | None:
         """Return what is stored of a partition, if it is of this revision."""
@@ -129,21 +156,30 @@ class SegmentLookUps:
 
 
 class ListedSegments:
-    """Find in a listing what a look-up of an offset finds, in each leader epoch. Single use."""
+    """Find in a listing what look-ups of an offset find, in each leader epoch. Single use."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
         self._last: dict[int, RemoteLogSegmentMetadata] = {}
         self._containing: Counter[int] = Counter()
+        self._next: dict[int, RemoteLogSegmentMetadata | None] = {}
+        self._has_foreign_epoch = False
 
     def add(self, segment: RemoteLogSegmentMetadata) -> None:
         """Add the next segment, in the order of start offsets."""
         if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
             return
+        may_abort = segment.end_offset >= self._offset and not segment.txn_idx_empty
         for epoch, first, last in segment.epoch_ranges():
             if max(first, segment.start_offset) <= self._offset:
                 self._last[epoch] = segment
                 self._containing[epoch] += self._offset <= last
+            if first <= last < segment.start_offset:
+                self._has_foreign_epoch = True
+            elif first <= last:
+                earlier = self._next.setdefault(epoch, None)
+                if may_abort and (earlier is None or _order(segment) < _order(earlier)):
+                    self._next[epoch] = segment
 
     def segments(self) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield the segments that contain the offset: one of an epoch, or none.
@@ -153,6 +189,17 @@ class ListedSegments:
         for epoch, segment in self._last.items():
             if self._containing[epoch] == 1 and _contains(segment, epoch, self._offset):
                 yield segment
+
+    def searches(self) -> Mapping[int, RemoteLogSegmentMetadata | None]:
+        """Return what a search for transaction indexes finds from the offset on, by leader epoch.
+
+        Nothing if a segment lists an epoch without records in it: RLMM alone knows then.
+        """
+        return {} if self._has_foreign_epoch else self._next
+
+
+def _order(segment: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
+    return segment.start_offset, segment.remote_log_segment_id.id
 
 
 def _contains(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from services.api.errors import RemoteStorageError
 from services.api.remote_log_manager import FetchRole
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.common.bounded_file import open_regular
@@ -22,6 +23,7 @@ from services.rlm.fetch.chunk_cache import Chunk, ChunkCache
 from services.rlm.fetch.errors import ReadThrottledError
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.fetch.read_ahead import (
+    SKIPPED_AHEAD_BYTES,
     NextSegment,
     SegmentWindow,
     SequentialRead,
@@ -158,23 +160,23 @@ class RemoteSegmentReader:
         segment_id = segment.remote_log_segment_id
         partition = segment_id.topic_id_partition
         read, read_bytes, next_offset = self._reads.begin(partition, offset), 0, offset
-        entry, start = self._place_of(segment, offset, read)
+        entry, start, skipped_bytes = self._place_of(segment, offset, read)
         limit = wait or TierWait(self.calls.wait_s)
         readers = self._reads.active()
         window = SegmentWindow(
-            self._chunks, segment, expected_bytes, read, limit, next_segment, readers
+            self._chunks, segment, expected_bytes, read, limit, next_segment, readers, skipped_bytes
         )
         try:
             with closing(window):
                 claims = Claims.of(segment)
                 source = SegmentBytes(window, segment.start_offset, size, end_offset, claims)
                 for run in runs_from(source, offset, entry, admit, start):
-                    yield run
                     read_bytes += run.size_bytes
                     read.ended_in, read.ended_at = segment_id, run.next_position
                     is_last = run.next_position >= size
                     next_offset = segment.end_offset if is_last else run.last_offset
                     next_offset += 1
+                    yield run
         except BatchError:
             # The next read may get other bytes from the store.
             self._chunks.remove([segment.remote_log_segment_id])
@@ -184,10 +186,19 @@ class RemoteSegmentReader:
                 read.run_bytes += read_bytes
                 self._reads.end(partition, next_offset, read)
 
-    def load_index(self, segment: RemoteLogSegmentMetadata, offset: int) -> None:
+    def load_index(self, segment: RemoteLogSegmentMetadata, offset: int) -> bool:
         """Load what `runs` needs of a segment's index into the cache; raises as `runs`."""
         name = segment.remote_log_segment_id.topic_id_partition
         self._place_of(segment, offset, self._reads.upcoming(name, offset))
+        return True
+
+    def has_index(self, segment: RemoteLogSegmentMetadata, offset: int) -> bool:
+        """Return whether what `runs` needs of a segment's index is in memory."""
+        name = segment.remote_log_segment_id.topic_id_partition
+        read = self._reads.upcoming(name, offset)
+        return not self._needs_index(segment, offset, read) or (
+            self.indexes.in_memory(segment, IndexType.OFFSET) is not None
+        )
 
     def request_first(
         self, segment: RemoteLogSegmentMetadata, offset: int, expected_bytes: int
@@ -203,8 +214,16 @@ class RemoteSegmentReader:
         _size_of(segment)
         name = segment.remote_log_segment_id.topic_id_partition
         read, wait = self._reads.upcoming(name, offset), TierWait(self.calls.wait_s)
-        entry, start = self._place_of(segment, offset, read)
-        window = SegmentWindow(self._chunks, segment, expected_bytes, read, wait, lambda: None)
+        entry, start, skipped_bytes = self._place_of(segment, offset, read)
+        window = SegmentWindow(
+            self._chunks,
+            segment,
+            expected_bytes,
+            read,
+            wait,
+            lambda: None,
+            skipped_bytes=skipped_bytes,
+        )
         return window.request_first(start if entry is None else max(entry[1], 0))
 
     def release(self, chunk: Chunk) -> None:
@@ -213,13 +232,20 @@ class RemoteSegmentReader:
 
     def _place_of(
         self, segment: RemoteLogSegmentMetadata, offset: int, read: SequentialRead
-    ) -> tuple[IndexEntry | None, int]:
-        """Return the index's entry for an offset, and where to begin if there is none."""
-        if read.ended_in == segment.remote_log_segment_id:
-            return None, read.ended_at  # A reader that continues needs no index.
-        # Its first batch is at its beginning.
-        has_entry = offset > segment.start_offset
-        return self.indexes.offset_index(segment).lookup(offset) if has_entry else None, 0
+    ) -> tuple[IndexEntry | None, int, int]:
+        """Return the index's entry for an offset, where to begin if there is none, and how much to
+        skip from there on."""
+        if self._needs_index(segment, offset, read):
+            return self.indexes.offset_index(segment).lookup(offset), 0, SKIPPED_AHEAD_BYTES
+        return None, read.ended_at if read.ended_in == segment.remote_log_segment_id else 0, 0
+
+    @staticmethod
+    def _needs_index(segment: RemoteLogSegmentMetadata, offset: int, read: SequentialRead) -> bool:
+        """Return whether only the index shows where a reader begins.
+
+        Not if it continues, nor for the segment's first offset.
+        """
+        return read.ended_in != segment.remote_log_segment_id and offset > segment.start_offset
 
     def require_quota(self) -> None:
         """Raise ReadThrottledError if the fetch quota is used up."""

@@ -5,9 +5,10 @@ in which thread, how often a call is repeated, and what happens to a call for wh
 any more: a slow store never takes the threads of local reads, nor one partition those of another.
 
 How to use. An RLM has one TierCalls. Each read of a partition has its own RequestCalls: `call`
-makes one call within a slot, `slot` keeps a slot over several calls; `begin` and `result` run a
-part of the read in a thread of the pool; `in_time` runs work with calls in another pool, and waits
-as for one answer. TierWait says how long; the reads of one request may share it.
+makes one call within a slot, unless its answer is in memory; `slot` keeps a slot over several
+calls; `from_memory` runs work that needs no call, without a slot or another thread; `begin` and
+`result` run a part of the read in a thread of the pool; `in_time` runs work with calls in another
+pool, and waits as for one answer. TierWait says how long; the reads of one request may share it.
 
 Invariants.
 * Every request to RLMM or RSM for a reader holds a slot, so that enough threads are left for local
@@ -51,6 +52,10 @@ _THREADS_FOR_ONE = 4
 _MOST_LATE = 2
 
 T = TypeVar("T")
+
+
+class _CallNeededError(Exception):
+    """Raised if work that may use only what is in memory needs a call."""
 
 
 class TierWait:
@@ -236,6 +241,7 @@ class RequestCalls:
         self._slot: Slot | None = None
         self._needs_slot = needs_slot
         self._is_late = False
+        self._may_call = True
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -244,7 +250,7 @@ class RequestCalls:
         Raises:
             ThrottledError, ReadTimeoutError: if no slot is free, or became free in time.
         """
-        if self._slot is not None or not self._needs_slot:
+        if self._slot is not None or not (self._needs_slot and self._may_call):
             yield
             return
         self._set_slot(self._shared.acquire_slot(self.wait))
@@ -253,13 +259,31 @@ class RequestCalls:
         finally:
             self._release_slot()
 
-    def call(self, call: Callable[[], T]) -> T:
+    def call(self, call: Callable[[], T], known: Callable[[], T | None] = lambda: None) -> T:
         """Call RLMM or RSM within a slot, and again for a while if that fails for now.
+
+        Args:
+            known: returns the answer if it is in memory; else None.
 
         Raises as TierWait.retry and `slot`.
         """
+        answer = known()
+        if answer is not None:
+            return answer
+        if not self._may_call:
+            raise _CallNeededError
         with self.slot():
             return self.wait.retry(call)
+
+    def from_memory(self, work: Callable[[], T]) -> T | None:
+        """Return the result of work in this thread; None if it needs a call."""
+        self._may_call = False
+        try:
+            return work()
+        except _CallNeededError:
+            return None
+        finally:
+            self._may_call = True
 
     @contextmanager
     def without_slot(self) -> Iterator[None]:
@@ -335,10 +359,13 @@ class RequestCalls:
             ) from None
 
     def in_time(self, work: Callable[[], T]) -> T:
-        """Run work that calls RLMM or RSM in the pool, and wait as for one answer.
+        """Run work that may call RLMM or RSM in the pool, and wait as for one answer.
 
         Raises as `result`.
         """
+        known = self.from_memory(work)
+        if known is not None:
+            return known
         if self._is_late:
             raise ReadTimeoutError(f"{self._topic_id_partition}: an earlier call is late")
         with self.wait.one_answer():

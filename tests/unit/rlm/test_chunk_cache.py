@@ -1,10 +1,10 @@
 """Test the chunks of remote segments in memory, over RSM on files."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Event
+from threading import Event, Lock
 from typing import Any, cast
 from weakref import ref
 
@@ -16,7 +16,12 @@ from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, ChunkCache
 from services.rlm.fetch.errors import ReadTimeoutError
-from services.rlm.fetch.read_ahead import SegmentWindow, SequentialRead, SequentialReads
+from services.rlm.fetch.read_ahead import (
+    RANGE_BYTES,
+    SegmentWindow,
+    SequentialRead,
+    SequentialReads,
+)
 from services.rlm.fetch.tier_calls import TierWait
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location, Locations
@@ -115,10 +120,11 @@ def read(
     reader: SequentialRead,
     following: RemoteLogSegmentMetadata | None = None,
     readers: int = 1,
+    skipped: int = 0,
 ) -> int:
     """Read as one fetch does; return the position after its last byte."""
     wait = TierWait(WAIT_S)
-    window = SegmentWindow(cache, copied, size, reader, wait, lambda: following, readers)
+    window = SegmentWindow(cache, copied, size, reader, wait, lambda: following, readers, skipped)
     position = start
     with closing(window):
         while position < start + size and (piece := window.read(position, BATCH_BYTES)):
@@ -160,8 +166,105 @@ def test_a_sequential_reader_needs_few_requests_over_segment_borders(rsm: Record
             eventually(partial(is_reading, rsm, following))
     requested = [end - start for _, start, end in rsm.reads]
     assert sum(requested) == 2 * SIZE
-    assert len(requested) <= 6
-    assert max(requested) == 16 * MIB
+    assert len(requested) <= 7
+    assert max(requested) == RANGE_BYTES
+
+
+def test_a_reader_that_goes_on_needs_half_as_many_requests(rsm: RecordedRsm) -> None:
+    cache, reader = cache_of(rsm), SequentialRead(run_bytes=cache_of(rsm).total_bytes)
+    read(cache, rsm.copies[0], 0, SIZE, reader)
+    assert [end - start for _, start, end in rsm.reads] == [16 * MIB, 8 * MIB]
+
+
+class Gate:
+    """Holds the reads of logs until it is opened, and counts those that wait."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.opened = Event()
+        self._lock = Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self.waiting += 1
+        require(self.opened.wait(WAIT_S))
+
+
+def begun(cache: ChunkCache, copied: RemoteLogSegmentMetadata, size: int) -> SegmentWindow:
+    """Begin a read of `size` bytes that is not served in time."""
+    wait = TierWait(0.01)
+    window = SegmentWindow(cache, copied, size, SequentialRead(), wait, lambda: None)
+    with pytest.raises(ReadTimeoutError):
+        window.read(0, 1)
+    return window
+
+
+def test_what_a_new_reader_surely_reads_is_requested_in_ranges_at_once(rsm: RecordedRsm) -> None:
+    rsm.before_read = gate = Gate()
+    cache = cache_of(rsm)
+    try:
+        with closing(begun(cache, rsm.copies[0], SIZE)):
+            eventually(lambda: gate.waiting == 3)
+    finally:
+        gate.opened.set()
+    # They arrive in any order, and are read in theirs.
+    assert read(cache, rsm.copies[0], 0, SIZE, SequentialRead()) == SIZE
+    assert sorted((start, end) for _, start, end in rsm.reads) == [
+        (start, start + RANGE_BYTES) for start in range(0, SIZE, RANGE_BYTES)
+    ]
+
+
+def test_ranges_at_once_take_no_more_memory_than_a_readers_share(rsm: RecordedRsm) -> None:
+    rsm.before_read = gate = Gate()
+    cache = cache_of(rsm, total_bytes=2 * 2 * RANGE_BYTES)
+    try:
+        with closing(begun(cache, rsm.copies[0], SIZE)):
+            eventually(lambda: gate.waiting == 2)
+            assert published("sediment_rlm_chunk_cache_bytes") == 2 * RANGE_BYTES
+    finally:
+        gate.opened.set()
+    assert read(cache, rsm.copies[0], 0, SIZE, SequentialRead()) == SIZE
+    assert published("sediment_rlm_chunk_cache_bytes") <= cache.total_bytes
+
+
+def test_an_error_in_one_of_several_ranges_is_that_ranges_alone(rsm: RecordedRsm) -> None:
+    failed: list[int] = []
+
+    def second_fails(metadata: RemoteLogSegmentMetadata, start: int, end: int) -> Iterator[bytes]:
+        if start == RANGE_BYTES and not failed:
+            failed.append(start)
+            raise RemoteStorageError("gone")
+        return rsm.fetch_log_segment(metadata, start, end)
+
+    cache = ChunkCache(cast(RemoteStorageManager, HeldLogs(second_fails)), 64 * MIB, 4, Clock())
+    copied, arrived = rsm.copies[0], list[int]()
+    window = SegmentWindow(cache, copied, SIZE, SequentialRead(), TierWait(WAIT_S), lambda: None)
+
+    def read_all() -> None:
+        for position in range(0, SIZE, BATCH_BYTES):
+            window.read(position, BATCH_BYTES)
+            arrived.append(position)
+
+    with closing(window):
+        # If the error comes before its reader, the range is requested again.
+        with suppress(RemoteStorageError):
+            read_all()
+        assert len(arrived) * BATCH_BYTES in (RANGE_BYTES, SIZE)
+    assert read(cache, copied, 0, SIZE, SequentialRead()) == SIZE
+    assert sorted(start for _, start, _ in rsm.reads) == [0, RANGE_BYTES, 2 * RANGE_BYTES]
+
+
+def test_a_cache_that_is_closed_frees_all_ranges_at_once(rsm: RecordedRsm) -> None:
+    rsm.before_read = gate = Gate()
+    cache = cache_of(rsm)
+    with closing(begun(cache, rsm.copies[0], SIZE)) as window:
+        eventually(lambda: gate.waiting == 3)
+        cache.close()
+        assert published("sediment_rlm_chunk_cache_bytes") == 0
+    gate.opened.set()
+    left = [ref(chunk) for chunk in window._read.used]
+    del window
+    eventually(lambda: all(each() is None for each in left))
 
 
 def test_several_sequential_readers_share_the_memory(
@@ -243,11 +346,14 @@ def test_a_chunk_makes_room_as_soon_as_all_of_its_bytes_are_read(rsm: RecordedRs
 def test_a_reader_that_does_not_continue_gets_the_whole_mibs_of_what_it_asked_for(
     rsm: RecordedRsm,
 ) -> None:
-    cache = cache_of(rsm)
-    for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB):
+    cache, starts = cache_of(rsm), (5 * MIB, MIB, 20 * MIB, 9 * MIB)
+    for start in starts:
         read(cache, rsm.copies[0], start, MIB, SequentialRead())
+    for start in starts:  # The same with something to skip, and at no boundary.
+        read(cache, rsm.copies[0], start + 2 * MIB - 5, MIB, SequentialRead(), skipped=1)
     assert [(start, end - start) for _, start, end in rsm.reads] == [
-        (start, 2 * MIB) for start in (5 * MIB, MIB, 20 * MIB, 9 * MIB)
+        *((start, MIB) for start in starts),
+        *((start + MIB, 2 * MIB) for start in starts),
     ]
 
 
