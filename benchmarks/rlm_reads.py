@@ -17,6 +17,7 @@ from struct import Struct
 
 from benchmarks import consumer
 from benchmarks.bare_client import BareClient
+from benchmarks.counts import Counted
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.measure import MIB, QUICK, ROUNDS, Result, mib_per_s, ratio, tree_cpu_seconds
 from benchmarks.store import STORE
@@ -136,11 +137,15 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
         kinds = [(MIB, False), (MIB, True), (CONSUMER_BYTES, False)]
         by_consumer: list[list[float]] = [[] for _ in kinds]
         consumer_cpu_s = [CpuSeconds(processes) for _ in kinds]
+        counted = services.counted("MiB", size / MIB)
+        copied_bytes = [0.0] * len(kinds)
 
         def also() -> None:
             of_one_mib.append(catch_up(MIB))
             for kind, rates in enumerate(by_consumer):
+                before = _copied_bytes(counted)
                 rates.append(consumer_cpu_s[kind].of(consumed, kind))
+                copied_bytes[kind] = _copied_bytes(counted) - before
 
         result = ratio(
             benchmark,
@@ -159,17 +164,24 @@ def _catch_up(benchmark: str, settings: Mapping[str, str]) -> Result:
                 "store": STORE,
             },
             beside=also,
+            counted=counted,
         )
         result.conditions["Fetch, 1 MiB each, MiB/s"] = statistics.median(of_one_mib)
-        for (fetch_bytes, is_committed), rates, cpu in zip(
-            kinds, by_consumer, consumer_cpu_s, strict=True
+        for (fetch_bytes, is_committed), rates, cpu, copied in zip(
+            kinds, by_consumer, consumer_cpu_s, copied_bytes, strict=True
         ):
             what = f"Kafka's Fetch, {fetch_bytes // MIB} MiB each"
             what += ", READ_COMMITTED" if is_committed else ""
             result.conditions[f"{what}, MiB/s"] = statistics.median(rates)
             result.conditions[f"{what}, CPU s per GiB"] = cpu.per_gib(size)
+            result.conditions[f"{what}, copies of a byte"] = round(copied / size, 2)
         result.conditions["CPU s per GiB"] = cpu_s.per_gib(size)
         return result
+
+
+def _copied_bytes(counted: Counted) -> float:
+    counters = counted.counters.read()
+    return sum(value for name, value in counters.items() if name.startswith("bytes copied"))
 
 
 def run_fetch_hit() -> Result:
@@ -194,6 +206,7 @@ def run_fetch_hit() -> Result:
             ("FetchLogSegment, MiB/s", lambda: mib_per_s(8 * HIT_BYTES, fetch_segment)),
             services.pids,
             {"fetch_bytes": HIT_BYTES, "store": STORE},
+            counted=services.counted("MiB", 8 * HIT_BYTES / MIB),
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import grpc
 
 from services.api.replicas import ReplicaService
+from services.common.copied_bytes import BYTES_COPIED
 from services.rpc.converters.log import (
     aux_state_query_from_proto,
     aux_state_to_proto,
@@ -35,6 +36,7 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
     ) -> Iterator[bytes]:
         """Stream the parts of a fetch as they are on the wire."""
         for part in self.manager.fetch(fetch_request_from_proto(request)):
+            BYTES_COPIED.labels("message").inc(part.size_bytes)
             yield part_to_wire(part)
 
     ListOffsets = served(ReplicaService.list_offsets)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any
 
+from services.common.copied_bytes import BYTES_COPIED
+
 Buffer = bytes | bytearray | memoryview
 
 _SIZE = Struct(">i")
@@ -67,6 +69,7 @@ class Records:
             pieces += (before, length(sum(map(len, records))), *records)
             at = token_at + _TOKEN_BYTES
         pieces.append(encoded[at:])
+        BYTES_COPIED.labels("answer").inc(sum(map(len, pieces)))
         return list(_blocks([_SIZE.pack(sum(map(len, pieces))), *pieces]))
 
 

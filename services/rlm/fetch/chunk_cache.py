@@ -15,6 +15,7 @@ from services.api.calls import IN_PROCESS, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.copied_bytes import BYTES_COPIED
 from services.rlm.metrics import (
     CHUNK_EVICTIONS,
     CHUNK_HITS,
@@ -99,6 +100,7 @@ class Chunk:
             return pieces[0]
         before_last = sum(map(len, pieces[:-1]))
         pieces[-1] = pieces[-1][: end - position - before_last]
+        BYTES_COPIED.labels("joined").inc(end - position)
         return memoryview(b"".join(pieces))
 
     def add(self, piece: bytes | memoryview) -> None:

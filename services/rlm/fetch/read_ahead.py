@@ -38,6 +38,7 @@ from cachetools import LRUCache
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.copied_bytes import BYTES_COPIED
 from services.rlm.fetch.chunk_cache import ABANDONED_AFTER_S, MIB, Chunk, ChunkCache
 from services.rlm.fetch.errors import ReadTimeoutError
 from services.rlm.fetch.tier_calls import TierWait
@@ -207,7 +208,11 @@ class SegmentWindow:
                 break
             pieces.append(piece)
             position += len(piece)
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        if len(pieces) == 1:
+            return pieces[0]
+        joined = memoryview(b"".join(pieces))
+        BYTES_COPIED.labels("joined").inc(len(joined))
+        return joined
 
     def _piece(self, position: int, end: int) -> memoryview:
         """Return the next bytes, of one chunk; after an error the next call requests them again."""
@@ -256,7 +261,7 @@ class SegmentWindow:
         if not self._read.is_sequential:
             return min(max(expected_bytes, MIN_REQUEST_BYTES), range_bytes)
         # Half as many requests once the reader has shown that it goes on.
-        length = self._longest if self._read.run_bytes >= self._share_bytes else range_bytes
+        length = self._longest if self._read.run_bytes >= range_bytes else range_bytes
         return length - (position + length) % MIB if length > MIB else length
 
     def _mark_consumed(self, but_at: int | None = None) -> None:

@@ -166,8 +166,8 @@ def test_a_sequential_reader_needs_few_requests_over_segment_borders(rsm: Record
             eventually(partial(is_reading, rsm, following))
     requested = [end - start for _, start, end in rsm.reads]
     assert sum(requested) == 2 * SIZE
-    assert len(requested) <= 7
-    assert max(requested) == RANGE_BYTES
+    assert len(requested) <= 6
+    assert max(requested) == 2 * RANGE_BYTES
 
 
 def test_a_reader_that_goes_on_needs_half_as_many_requests(rsm: RecordedRsm) -> None:
