@@ -57,8 +57,10 @@ final class ChunkCache implements AutoCloseable {
     private static final long STANDSTILL_NANOS = TimeUnit.SECONDS.toNanos(5);
     // Of the 8 streams that an RSM serves at a time by default, reads get theirs first.
     private static final int MAX_FETCHES_AHEAD = 8;
-    // By one request: each costs RSM and the store as much CPU time as a MiB.
     private static final int MAX_CHUNKS_AHEAD = 4;
+    // By one request, several of which run at once: each costs RSM and the store as much CPU time
+    // as a MiB.
+    private static final int CHUNKS_OF_A_REQUEST = 2;
     private static final int CLOSE_TIMEOUT_S = 5;
 
     private final long maxBytes;
@@ -238,8 +240,12 @@ final class ChunkCache implements AutoCloseable {
             keys.add(key(segment, (int) position));
             position += CHUNK_BYTES;
         }
-        if (!keys.isEmpty()) {
-            fetch(segment, keys, true, nowNanos);
+        for (int from = 0; from < keys.size(); from += CHUNKS_OF_A_REQUEST) {
+            int to = Math.min(from + CHUNKS_OF_A_REQUEST, keys.size());
+            if (fetchesAhead == MAX_FETCHES_AHEAD
+                || !fetch(segment, keys.subList(from, to), true, nowNanos)) {
+                return;
+            }
         }
     }
 
