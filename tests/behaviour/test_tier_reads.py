@@ -92,6 +92,7 @@ def test_reads_in_order_cost_one_read_of_the_log_and_no_index(stack: Stack) -> N
     stack.ship()
     rlmm, rsm = Counted(stack.rlmm), Counted(stack.rsm)
     rlm = BrokerRemoteLogManager([], cast(Any, rsm), cast(Any, rlmm))
+    rsm.calls.clear()  # RLM takes methods over when it is made, which counts.
     assert whole.startswith(b"".join(part.record_batches for part in fetch(rlm, 0, max_bytes=1)))
     assert rlmm.calls == {"list_remote_log_segments": 1}
     assert rsm.calls == {"fetch_log_segment": 1}

@@ -96,10 +96,8 @@ class IndexEntries:
         self._revision = self._view.tier.revision
         end_offset = min(end_offset, self._view.tier.end_offset)
         while offset < end_offset:
-            epochs = lineage.between(offset, end_offset)
-            segment, index = self._view.calls.call(
-                partial(self._next_index, epochs), partial(self._known_index, epochs)
-            )
+            find = partial(self._next_index, lineage.between(offset, end_offset))
+            segment, index = self._view.calls.call(find)
             if segment is None:
                 return
             ranges = list(EpochRanges(lineage).of(segment))
@@ -124,22 +122,6 @@ class IndexEntries:
             missing = segment
             segment, index = self._find_index(epochs, None)
         return segment, index
-
-    def _known_index(
-        self, epochs: Sequence[SegmentLeaderEpoch]
-    ) -> tuple[RemoteLogSegmentMetadata | None, bytes] | None:
-        """Return what `_next_index` returns if that is in memory."""
-        remote, name = self._view.remote, self._view.partition.topic_id_partition
-        for epoch in epochs:
-            answer = remote.lookups.known_next(
-                name, epoch.leader_epoch, epoch.start_offset, self._revision
-            )
-            if answer is None:
-                return None
-            if answer.value is not None:
-                index = remote.indexes.in_memory(answer.value, IndexType.TRANSACTION)
-                return (answer.value, index) if index else None
-        return None, b""
 
     def _find_index(
         self, epochs: Sequence[SegmentLeaderEpoch], revision: int | None

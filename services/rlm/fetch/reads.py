@@ -1,16 +1,13 @@
 """Serve all reads of the RLM of one broker: the one door to the modules of this folder."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import (
-    IndexType,
-    LogSegmentData,
-    OpenedLogSegment,
     RemoteStorageManager,
 )
 from services.api.segments import RemoteLogSegmentMetadata
@@ -135,34 +132,14 @@ class CacheInvalidatingStorage:
         counts: TopicCounts,
     ) -> None:
         self._rsm = rsm
+        self.copy_log_segment_data = rsm.copy_log_segment_data
+        self.fetch_log_segment = rsm.fetch_log_segment
+        self.open_log_segment = rsm.open_log_segment
+        self.fetch_index = rsm.fetch_index
+        self.find_partition_object = rsm.find_partition_object
         self._indexes = indexes
         self._chunks = chunks
         self._counts = counts
-
-    def copy_log_segment_data(
-        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-    ) -> bytes | None:
-        return self._rsm.copy_log_segment_data(metadata, data)
-
-    def fetch_log_segment(
-        self,
-        metadata: RemoteLogSegmentMetadata,
-        start_position: int,
-        end_position: int | None = None,
-    ) -> Iterator[bytes | memoryview]:
-        return self._rsm.fetch_log_segment(metadata, start_position, end_position)
-
-    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
-        return self._rsm.open_log_segment(metadata)
-
-    def fetch_index(
-        self,
-        metadata: RemoteLogSegmentMetadata,
-        index_type: IndexType,
-        *,
-        as_stored: bool = False,
-    ) -> Iterator[bytes]:
-        return self._rsm.fetch_index(metadata, index_type, as_stored=as_stored)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         try:
@@ -186,9 +163,6 @@ class CacheInvalidatingStorage:
             self._counts.add_deletion(metadata, error)
         self._remove([m for m, error in zip(metadatas, errors, strict=True) if error is None])
         return errors
-
-    def find_partition_object(self, topic_id_partition: TopicIdPartition) -> str | None:
-        return self._rsm.find_partition_object(topic_id_partition)
 
     def _remove(self, deleted: Sequence[RemoteLogSegmentMetadata]) -> None:
         names = [metadata.remote_log_segment_id for metadata in deleted]

@@ -115,23 +115,14 @@ class SegmentLookUps:
             RemoteResourceNotFoundError: if the partition is unknown.
             RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
-        known = self.known_next(name, epoch, offset, revision)
-        if known is not None:
-            return known
-        answer = self._rlmm.next_segment_with_txn_index(name, epoch, offset)
-        self.store_search(name, epoch, offset, answer)
-        return answer
-
-    def known_next(
-        self, name: TopicIdPartition, epoch: int, offset: int, revision: int | None
-    ) -> AtRevision[RemoteLogSegmentMetadata | None] | None:
-        """Return what `next_with_transactions` knows at this revision; None if it would call."""
         with self._lock:
             if (cached := self._at(name, revision)) is not None:
                 for from_offset, segment in cached.searches.get(epoch, ()):
                     if from_offset <= offset and (segment is None or offset <= segment.end_offset):
                         return AtRevision(segment, cached.revision)
-        return None
+        answer = self._rlmm.next_segment_with_txn_index(name, epoch, offset)
+        self.store_search(name, epoch, offset, answer)
+        return answer
 
     def store_search(
         self,
