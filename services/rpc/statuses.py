@@ -174,12 +174,17 @@ def is_lost(error: grpc.RpcError) -> bool:
     return _ended_as(error, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 
 
+def is_disconnected(error: object) -> bool:
+    """Return whether a call had no connection, or lost it."""
+    return _ended_as(error, grpc.StatusCode.UNAVAILABLE)
+
+
 def is_unanswered(error: grpc.RpcError) -> bool:
     """Return whether no service answered a call: it was lost, or its time was over."""
     return is_lost(error) or _ended_as(error, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
-def _ended_as(error: BaseException | None, *codes: grpc.StatusCode) -> bool:
+def _ended_as(error: object, *codes: grpc.StatusCode) -> bool:
     """Return whether a call ended with one of these codes, which no service of ours gave it."""
     if not isinstance(error, grpc.Call):
         return False

@@ -1,7 +1,9 @@
 """Open channels: plaintext, or TLS whose files may change while calls run."""
 
+import time
 from collections.abc import Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
@@ -11,8 +13,8 @@ import grpc
 from services.api.errors import InvalidRequestError
 from services.common.addresses import target_of
 from services.common.client_security import NO_PROXY, ClientSecurity
-from services.rpc.statuses import Peer
-from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
+from services.rpc.statuses import Peer, is_disconnected
+from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles
 
 if TYPE_CHECKING:
     from services.common.reloaded_file import ReloadedFile
@@ -42,13 +44,20 @@ _CLIENT_OPTIONS: ChannelOptions = (
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
     # A pod that is replaced has another address. By default gRPC resolves every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # Else all channels of this process to an address share one connection.
+    ("grpc.use_local_subchannel_pool", 1),
 )
+
+CONNECTIONS = 4
+"""The most connections of a channel to each address. Behind an address may be several processes
+(docs/adr/0027-processes-behind-one-port.md), and a connection leads to one of them."""
 
 
 def open_channel(target: str, security: ClientSecurity) -> grpc.Channel:
     """Return a channel that connects when first used, and again after a break.
 
-    Calls go to all connected addresses of the target in turn.
+    Calls go to all connected addresses of the target in turn. Concurrent calls use up to
+    CONNECTIONS connections to each; a client that makes one call after the other has one.
 
     Args:
         target: HOST:PORT, dns:///HOST:PORT or ipv4:IP:PORT,IP:PORT.
@@ -56,18 +65,15 @@ def open_channel(target: str, security: ClientSecurity) -> grpc.Channel:
     Raises:
         InvalidRequestError: it is no target, or a file of `security` cannot be used; names it.
     """
-    has_tls = security.ca is not None
-    checked = target_of(target, has_tls=has_tls)
-    if not has_tls:
-        return grpc.insecure_channel(checked, options=_CLIENT_OPTIONS)
-    return cast(grpc.Channel, ReloadingChannel(checked, security))
+    checked = target_of(target, has_tls=security.ca is not None)
+    return cast(grpc.Channel, SpreadChannel(checked, security))
 
 
 def peer_of(service: str, channel: grpc.Channel, address: str) -> Peer:
     """Describe the server of a channel that `open_channel` opened."""
     name = f"{service} at {address}"
     opened: object = channel
-    if isinstance(opened, ReloadingChannel):
+    if isinstance(opened, SpreadChannel) and opened.security.ca is not None:
         shows = opened.security.certificate or opened.security.token
         lacks = "" if shows else "this client shows no certificate and no token; "
         hint = f"{lacks}files of this client: {opened.security}"
@@ -93,20 +99,28 @@ def _token_file(path: Path) -> "ReloadedFile[str]":
         raise InvalidRequestError(str(e)) from e
 
 
-class _Generation:
-    """A channel with one content of the files, and the number of calls that it carries."""
+class _Connection:
+    """A channel of gRPC, with one connection to each address, and the number of its calls."""
 
-    def __init__(self, channel: grpc.Channel, material: TlsMaterial) -> None:
+    def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
-        self.material = material
         self.calls = 0
         self.methods: dict[_Method, Any] = {}
 
 
-class ReloadingChannel:
-    """The calls of a grpc.Channel over TLS, with new files when they change. Thread-safe.
+_calls = attrgetter("calls")
 
-    New calls use a new channel; the old one is closed when its last call has ended.
+REPLACE_INTERVAL_S = 0.1
+"""The least age of connections that are replaced; gRPC pauses as long before its second attempt."""
+
+
+class SpreadChannel:
+    """The calls of a grpc.Channel over several connections, with new TLS files when they change.
+
+    A call takes the connection with the fewest calls, and another one if all have some. New calls
+    use new connections when the files have changed, or when a call was lost: each connection waits
+    by itself before it tries a lost server again, and the next call may need it. An old one is
+    closed when its last call has ended. Thread-safe.
     """
 
     def __init__(self, target: str, security: ClientSecurity) -> None:
@@ -117,14 +131,21 @@ class ReloadingChannel:
         """
         self.security = security
         self._target = target
-        try:
-            self._tls = ReloadedTls(TlsFiles(security.certificate, security.key, security.ca))
-        except TlsFileError as e:
-            raise InvalidRequestError(str(e)) from e
+        self._tls = None
+        if security.ca is not None:
+            files = TlsFiles(security.certificate, security.key, security.ca)
+            try:
+                self._tls = ReloadedTls(files)
+            except TlsFileError as e:
+                raise InvalidRequestError(str(e)) from e
+        self._material = None if self._tls is None else self._tls.material()
         self._token = None if security.token is None else _token_file(security.token)
         self._lock = Lock()
-        self._draining: list[_Generation] = []
-        self._current = self._open(self._tls.material())
+        self._draining: list[_Connection] = []
+        # The first exists from the beginning: files that gRPC refuses are reported at once.
+        self._connections = [self._open()]
+        self._opened_s = time.monotonic()
+        self._is_closed = False
 
     def unary_unary(self, *arguments: Any, **options: Any) -> Any:
         return _Method(self, "unary_unary", arguments, options)
@@ -139,12 +160,13 @@ class ReloadingChannel:
         return _Method(self, "stream_stream", arguments, options)
 
     def close(self) -> None:
-        """Close every channel, which cancels its calls."""
+        """Close every connection, which cancels its calls."""
         with self._lock:
-            generations = [self._current, *self._draining]
+            self._is_closed = True
+            connections = [*self._connections, *self._draining]
             self._draining = []
-        for generation in generations:
-            generation.channel.close()
+        for connection in connections:
+            connection.channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -152,27 +174,29 @@ class ReloadingChannel:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def begin_call(self, method: "_Method") -> tuple[_Generation, Any]:
-        """Return the method of the newest channel, which stays open until `end_call`."""
-        material = self._tls.material()
-        drained: list[_Generation] = []
+    def begin_call(self, method: "_Method") -> tuple[_Connection, Any]:
+        """Return a connection and the method on it; it stays open until `end_call`."""
+        drained: list[_Connection] = []
+        material = None if self._tls is None else self._tls.material()
         with self._lock:
-            if material is not self._current.material:
-                opened = self._open(material)
-                self._draining.append(self._current)
-                self._current = opened
-            current = self._current
-            current.calls += 1
-            of_channel = current.methods.get(method)
+            if material is not self._material:
+                self._material = material
+                self._replace()
+            least = min(self._connections, key=_calls)
+            if least.calls and len(self._connections) < CONNECTIONS and not self._is_closed:
+                least = self._open()
+                self._connections.append(least)
+            least.calls += 1
+            of_channel = least.methods.get(method)
             if of_channel is None:
-                of_channel = current.methods[method] = method.of(current.channel)
+                of_channel = least.methods[method] = method.of(least.channel)
             if self._draining:
                 drained = [old for old in self._draining if not old.calls]
                 self._draining = [old for old in self._draining if old.calls]
         # Not when the last call ends: that happens in a thread of the channel itself.
         for old in drained:
             old.channel.close()
-        return current, of_channel
+        return least, of_channel
 
     def with_token(self, options: dict[str, Any]) -> dict[str, Any]:
         """Add the token to the metadata of a call.
@@ -185,21 +209,32 @@ class ReloadingChannel:
         header = ("authorization", f"Bearer {self._token.current()}")
         return {**options, "metadata": (*(options.get("metadata") or ()), header)}
 
-    def end_call(self, generation: _Generation) -> None:
+    def end_call(self, connection: _Connection, error: object = None) -> None:
+        """Release a connection; `error` is what a call raised, or a stream that has ended."""
+        is_lost = error is not None and is_disconnected(error)
         with self._lock:
-            generation.calls -= 1
+            connection.calls -= 1
+            is_of_age = time.monotonic() - self._opened_s > REPLACE_INTERVAL_S
+            if is_lost and is_of_age and connection in self._connections and not self._is_closed:
+                self._replace()
 
-    def _open(self, material: TlsMaterial) -> _Generation:
-        credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
-        channel = grpc.secure_channel(self._target, credentials, options=_CLIENT_OPTIONS)
-        return _Generation(channel, material)
+    def _replace(self) -> None:
+        self._draining += self._connections
+        self._connections, self._opened_s = [self._open()], time.monotonic()
+
+    def _open(self) -> _Connection:
+        tls = self._material
+        if tls is None:
+            return _Connection(grpc.insecure_channel(self._target, options=_CLIENT_OPTIONS))
+        credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+        return _Connection(grpc.secure_channel(self._target, credentials, options=_CLIENT_OPTIONS))
 
 
 class _Method:
-    """A method of whichever channel is the newest when it is called."""
+    """A method of whichever connection is chosen when it is called."""
 
     def __init__(
-        self, channel: ReloadingChannel, kind: str, arguments: Any, options: Mapping[str, Any]
+        self, channel: SpreadChannel, kind: str, arguments: Any, options: Mapping[str, Any]
     ) -> None:
         """Describe the method: `kind` is the name of the channel's function that makes it."""
         self._channel = channel
@@ -212,28 +247,32 @@ class _Method:
 
     def __call__(self, request: Any, **options: Any) -> Any:
         options = self._channel.with_token(options)
-        generation, method = self._channel.begin_call(self)
+        connection, method = self._channel.begin_call(self)
         if self._kind.endswith("_stream"):
-            return self._begun(generation, method, request, options)
+            return self._begun(connection, method, request, options)
+        error = None
         try:
             return method(request, **options)
+        except grpc.RpcError as e:
+            error = e
+            raise
         finally:
-            self._channel.end_call(generation)
+            self._channel.end_call(connection, error)
 
     def future(self, request: Any, **options: Any) -> Any:
         options = self._channel.with_token(options)
-        generation, method = self._channel.begin_call(self)
-        return self._begun(generation, method.future, request, options)
+        connection, method = self._channel.begin_call(self)
+        return self._begun(connection, method.future, request, options)
 
     def _begun(
-        self, generation: _Generation, begin: Any, request: Any, options: Mapping[str, Any]
+        self, connection: _Connection, begin: Any, request: Any, options: Mapping[str, Any]
     ) -> Any:
-        end = partial(self._channel.end_call, generation)
+        end = partial(self._channel.end_call, connection)
         try:
             call = begin(request, **options)
         except BaseException:
             end()
             raise
-        if not call.add_callback(end):
-            end()
+        if not call.add_callback(lambda: end(call)):
+            end(call)
         return call
