@@ -1,11 +1,13 @@
 """Read the settings of a service process from its environment."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -21,6 +23,9 @@ from services.common.addresses import each_address, require_address, target_of
 IDENTITY_SHARE_PERCENT = 75
 """The share of a process's calls of each kind that one identity may have, with TLS. The limits in
 the settings are that share: beside it there is room for others (of 8: 8 for each, 11 for all)."""
+
+MAX_PROCESSES_BY_DEFAULT = 4
+"""A client has no more connections to a service, and each process takes memory."""
 
 
 def _checked(check: Callable[[str], object]) -> AfterValidator:
@@ -290,6 +295,46 @@ class ServiceSettings(TlsSettings):
         settings = cls.from_environment(variables)
         settings.require_transport()
         return settings
+
+
+class DividedSettings(ServiceSettings):
+    """Hold the settings of a service that may run in several processes behind one port.
+
+    Attributes:
+        DIVIDED: the limits that hold for all processes together.
+    """
+
+    DIVIDED: ClassVar[tuple[str, ...]] = ("unary_threads", "stream_threads")
+
+    processes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Processes that serve the port together, on Linux; 0: one for each core that "
+        "the service may use (affinity and cgroup), at most 4. What limits one process is divided "
+        "between them (docs/adr/0027-processes-behind-one-port.md).",
+    )
+
+    @property
+    def process_count(self) -> int:
+        """Return the number of processes that serve."""
+        return self.processes or min(usable_cores(), MAX_PROCESSES_BY_DEFAULT)
+
+    def part_of(self, processes: int) -> Self:
+        """Return the settings of one of several processes."""
+        parts = {name: -(-getattr(self, name) // processes) for name in self.DIVIDED}
+        return self.model_copy(update=parts)
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many cores this process can keep busy; 1 where processes cannot share a port."""
+    if sys.platform != "linux":
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # No such file or "max": no limit.
+        quota, period = map(int, cgroup.read_text().split())
+        cores = min(cores, quota // period)
+    return max(cores, 1)
 
 
 def _complaints(error: ValidationError, prefix: str) -> list[str]:

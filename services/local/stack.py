@@ -133,6 +133,11 @@ def transport_settings(service: str, settings: Mapping[str, str]) -> dict[str, s
     return {f"{prefix}PLAINTEXT": "true"}
 
 
+def one_process(service: str) -> dict[str, str]:
+    """Return the choice of one process, which starts sooner than several."""
+    return {} if service == "rlm" else {f"{_PREFIXES[service]}PROCESSES": "1"}
+
+
 def settings_of(service: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Select the settings of one service."""
     prefix = _PREFIXES[service]
@@ -165,7 +170,10 @@ class Announcement:
 
 
 class ServiceProcess(ServerProcess):
-    """Run `python -m services.<name>` on loopback ports that stay the same over restarts."""
+    """Run `python -m services.<name>` on loopback ports that stay the same over restarts.
+
+    RSM and RLMM are one process each, unless the settings say otherwise.
+    """
 
     _START_TIMEOUT_MS = 180_000
 
@@ -222,7 +230,8 @@ class ServiceProcess(ServerProcess):
     def _program(self) -> ChildProcess:
         listening = listen_settings(self._name, self._ports[:3], LOOPBACK)
         more = {name: self.listen_address(name) for name in self._more_addresses}
-        settings = {**self._settings, **listening, **more, **self._settings_of_start}
+        settings = {**one_process(self._name), **self._settings, **listening, **more}
+        settings |= self._settings_of_start
         settings |= transport_settings(self._name, settings)
         return ChildProcess(self._name, self._command, self._directory, own_environment(settings))
 

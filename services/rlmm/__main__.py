@@ -1,4 +1,4 @@
-"""Run the RLMM process: `python -m services.rlmm`."""
+"""Run RLMM, in one process or several: `python -m services.rlmm`."""
 
 from functools import partial
 
@@ -12,12 +12,20 @@ from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.operations.verification_ages import VerificationAges
 from services.rlmm.servicer import add_to_server
 from services.rlmm.settings import RlmmSettings
+from services.rpc.server.part import Part
+from services.rpc.server.processes import run
 from services.rpc.server.server import Service, serve
+
+NAME = "tieredstorage.v1.RemoteLogMetadataManager"
 
 
 def main() -> None:
     settings = RlmmSettings.to_serve()
     configure_logging(settings.log_level)
+    run("rlmm", NAME, settings, _serve)
+
+
+def _serve(settings: RlmmSettings, part: Part) -> None:
     url = settings.database_url.get_secret_value()
     try:
         engine = create_database_engine(
@@ -30,26 +38,28 @@ def main() -> None:
     manager = SqlRemoteLogMetadataManager(engine, settings.limits(), settings.watch_limits())
 
     publish_connections(engine)
-    ages = VerificationAges(Transactions(engine))
+    # They are the database's: one process publishes them for all.
+    ages = VerificationAges(Transactions(engine)) if part.number == 0 else None
 
     def close() -> None:
-        ages.stop()
+        if ages is not None:
+            ages.stop()
         engine.dispose()
 
-    name = "tieredstorage.v1.RemoteLogMetadataManager"
     service = Service(
         "rlmm",
-        name,
+        NAME,
         partial(add_to_server, manager),
         manager.check,
         close,
-        watch_methods=[f"/{name}/WatchPartitions"],
+        watch_methods=[f"/{NAME}/WatchPartitions"],
         watch_threads=settings.watch_threads,
         end_watches=manager.end_watches,
         depends_on="the metadata database",
     )
-    ages.start()
-    serve(service, settings)
+    if ages is not None:
+        ages.start()
+    serve(service, settings, part)
 
 
 if __name__ == "__main__":

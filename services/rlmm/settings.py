@@ -5,14 +5,17 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from services.common.settings import ServiceSettings, whole_of
+from services.common.settings import DividedSettings, whole_of
 from services.rlmm.database.engine import DatabaseLimits
 from services.rlmm.database.limits import Limits
 from services.rlmm.database.shares import WatchLimits
 
 
-class RlmmSettings(ServiceSettings):
+class RlmmSettings(DividedSettings):
     """Settings of RLMM; each is an environment variable with the prefix RLMM_."""
+
+    # Not the watches: how they spread over the processes is chance, and a refused one is costly.
+    DIVIDED = (*DividedSettings.DIVIDED, "database_pool_size")
 
     model_config = SettingsConfigDict(env_prefix="RLMM_")
 

@@ -14,7 +14,7 @@ from pydantic import (
 from pydantic_settings import SettingsConfigDict
 
 from services.common.bounded_file import require_one_line
-from services.common.settings import ServiceSettings, whole_of
+from services.common.settings import DividedSettings, whole_of
 from services.rsm.verification import VerifyReads
 
 _MIB = 1024 * 1024
@@ -84,8 +84,16 @@ Secret = Annotated[SecretStr, AfterValidator(_on_one_line)]
 """Text that no message has."""
 
 
-class RsmSettings(ServiceSettings):
+class RsmSettings(DividedSettings):
     """Settings of RSM, RSM_*. Values that depend on the environment are required, by backend."""
+
+    DIVIDED = (
+        *DividedSettings.DIVIDED,
+        "copy_threads",
+        "upload_rate_bytes_per_s",
+        "fetch_rate_bytes_per_s",
+        "delete_rate_keys_per_s",
+    )
 
     # An error would print the whole input, including the secret key.
     model_config = SettingsConfigDict(

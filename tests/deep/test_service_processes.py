@@ -35,6 +35,7 @@ from services.local.process import LOOPBACK, ChildProcess
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.local.stack import (
     listen_settings,
+    one_process,
     own_environment,
     rlm_settings,
     rlmm_settings,
@@ -113,7 +114,7 @@ class Running:
 def started(name: str, settings: Mapping[str, str], directory: Path) -> Iterator[Running]:
     directory.mkdir(exist_ok=True)
     ports = free_ports(3, own_ports())
-    settings = {**settings, **listen_settings(name, ports, LOOPBACK)}
+    settings = {**one_process(name), **settings, **listen_settings(name, ports, LOOPBACK)}
     environment = own_environment({**settings, **transport_settings(name, settings)})
     command = [sys.executable, "-m", f"services.{name}"]
     process = ChildProcess(name, command, directory, environment)
@@ -139,7 +140,9 @@ def last_words(name: str, settings: Mapping[str, str]) -> list[str]:
     command = [sys.executable, "-m", f"services.{name}"]
     done = subprocess.run(
         command,
-        env=own_environment({**settings, **transport_settings(name, settings)}),
+        env=own_environment(
+            {**one_process(name), **settings, **transport_settings(name, settings)}
+        ),
         capture_output=True,
         text=True,
         timeout=60,

@@ -21,6 +21,7 @@ NO_RETRIES = {
     "services.rlm.consumers.listener": "accepts the next connection",
     "services.rlm.fetch.replicas": "waits until a copy has finished",
     "services.rlm.retention.local_owner": "waits until the broker has heard of a setting",
+    "services.rpc.server.processes": "reads what a process sends next",
     "services.rsm.metrics": "yields what another iterator yields",
     "spark_jobs.records.reading": "opens a stream that broke off behind its bytes",
     "spark_jobs.sweeps.executors": "waits for executors",

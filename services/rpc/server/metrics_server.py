@@ -11,7 +11,7 @@ from threading import Lock, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import REGISTRY, CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from services.common.addresses import is_loopback, split_address
@@ -26,8 +26,13 @@ MAX_CONNECTIONS = 64
 _log = logging.getLogger("sediment.tls")
 
 
-def start_metrics(address: str, cleanup: ExitStack, transport: Transport | None = None) -> str:
-    """Serve the metrics of this process until `cleanup` unwinds; return its HOST:PORT.
+def start_metrics(
+    address: str,
+    cleanup: ExitStack,
+    transport: Transport | None = None,
+    registry: CollectorRegistry = REGISTRY,
+) -> str:
+    """Serve metrics, of this process by default, until `cleanup` unwinds; return its HOST:PORT.
 
     Raises:
         SystemExit: the address cannot be listened on.
@@ -35,7 +40,7 @@ def start_metrics(address: str, cleanup: ExitStack, transport: Transport | None 
     tls = None if transport is None else transport.metrics_tls
     contexts = None if tls is None else ServerContexts(tls)
     host, port = split_address(address)
-    app = make_wsgi_app()
+    app = make_wsgi_app(registry)
     if contexts is None and is_loopback(address):
         app = _for_this_machine(app)
     try:

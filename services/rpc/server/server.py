@@ -32,6 +32,7 @@ from services.rpc.server.access import Access, open_access
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
 from services.rpc.server.metrics_server import start_metrics
+from services.rpc.server.part import WHOLE, Part
 from services.rpc.server.readiness import (
     NOT_SERVING,
     SERVING,
@@ -131,33 +132,56 @@ class Announcement:
     metrics: str
     tokens: str
 
+    @property
+    def line(self) -> str:
+        return json.dumps(asdict(self))
 
-def serve(service: Service, settings: ServiceSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then refuse new calls and drain the active ones.
 
-    Prints the Announcement as one line of JSON on standard output when `check` first passes. Until
-    then, and whenever `check` fails again, health is NOT_SERVING and the reason is logged.
-    """
+def stop_on_signals() -> threading.Event:
+    """Prepare a process that serves; return the event that SIGTERM and SIGINT set."""
     end_process_with_threads()
     raise_descriptor_limit()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    return stopping
+
+
+def serve(service: Service, settings: ServiceSettings, part: Part = WHOLE) -> None:
+    """Serve until SIGTERM or SIGINT, then refuse new calls and drain the active ones.
+
+    Prints the Announcement as one line of JSON on standard output when `check` first passes. Until
+    then, and whenever `check` fails again, health is NOT_SERVING and the reason is logged. A part
+    has no health, metrics and output of its own: its parent has, and asks for them.
+    """
+    stopping = stop_on_signals()
     with ExitStack() as cleanup:
         _start_tracing(service.name, settings, cleanup)
         cleanup.callback(service.close)
         transport = open_transport(settings)
-        # Started before the service, so that both end after it.
-        health_servicer, health_address = _start_health(settings, cleanup)
-        metrics_address = start_metrics(settings.metrics_address, cleanup, transport)
-        readiness = Readiness(service.name, service.full_name, health_servicer)
+        if part.has_parent:
+            readiness = Readiness(service.name, service.full_name, health.HealthServicer())
+            part.answer_parent(lambda: readiness.problem, stopping)
+            health_address = metrics_address = ""
+        else:
+            # Started before the service, so that both end after it.
+            readiness, health_address = start_health(
+                service.name, service.full_name, settings, cleanup
+            )
+            metrics_address = start_metrics(settings.metrics_address, cleanup, transport)
         checks = Checks(service.check, readiness, stopping)
         checks.run_first()
-        ports = start_grpc(service, settings, cleanup, transport, lambda: readiness.problem)
-        announcement = Announcement(
-            service.name, ports.address, health_address, metrics_address, ports.tokens
+        ports = start_grpc(
+            service,
+            settings,
+            cleanup,
+            transport,
+            lambda: readiness.problem,
+            shares_port=part.has_parent,
         )
-        readiness.announcement = json.dumps(asdict(announcement))
+        readiness.announcement = Announcement(
+            service.name, ports.address, health_address, metrics_address, ports.tokens
+        ).line
         service.listens(ports.address)
         cleanup.callback(readiness.end)
         # Modules and connections stay: the collector need not scan them again and again.
@@ -204,6 +228,8 @@ def start_grpc(
     transport: Transport | None = None,
     unready: Callable[[], str] = str,
     identity_share_percent: int = IDENTITY_SHARE_PERCENT,
+    *,
+    shares_port: bool = False,
 ) -> Ports:
     """Serve gRPC until `cleanup` unwinds, which drains it.
 
@@ -211,6 +237,7 @@ def start_grpc(
         transport: opened from the settings if it is None.
         unready: returns why the service is not ready, "" if it is; for clients of reflection.
         identity_share_percent: the share of all calls that one identity may have, with TLS.
+        shares_port: other processes of this user listen on the same port.
     """
     transport = transport or open_transport(settings)
     threads = Threads(
@@ -230,6 +257,7 @@ def start_grpc(
         published=True,
         share_percent=100 if access is None else identity_share_percent,
         connection_options=[(_MAX_CONNECTIONS, max_descriptors() // 2)],
+        shares_port=shares_port,
     )
     service.add_to(server)
     names = [service.full_name, reflection.SERVICE_NAME]
@@ -266,6 +294,7 @@ def _create_server(
     published: bool = False,
     share_percent: int = 100,
     connection_options: Collection[tuple[str, int]] = (),
+    shares_port: bool = False,
 ) -> grpc.Server:
     """Create a server.
 
@@ -276,6 +305,7 @@ def _create_server(
         published: publish the numbers of its calls.
         share_percent: the share of all calls that one identity may have.
         connection_options: of gRPC, that bound the connections.
+        shares_port: as in start_grpc.
     """
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
 
@@ -315,7 +345,7 @@ def _create_server(
         options=[
             *CHANNEL_OPTIONS,
             # Otherwise another process on the same port could answer for us.
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(shares_port)),
             # Pings are no attack. By default gRPC closes a connection after three in five minutes,
             # and our clients send one every 30 s to a quiet peer; under a flood it cannot close,
             # but makes an error and a GOAWAY for each ping, which costs ten times its answer.
@@ -331,9 +361,10 @@ def _create_server(
     )
 
 
-def _start_health(
-    settings: ServiceSettings, cleanup: ExitStack
-) -> tuple[health.HealthServicer, str]:
+def start_health(
+    name: str, full_name: str, settings: ServiceSettings, cleanup: ExitStack
+) -> tuple[Readiness, str]:
+    """Serve the health of a service until `cleanup` unwinds; return its HOST:PORT, too."""
     # Blocking: each Watch occupies a thread, and their number is bounded.
     servicer = health.HealthServicer(experimental_non_blocking=False)
     servicer.set("", NOT_SERVING)
@@ -354,7 +385,7 @@ def _start_health(
     address = bind(server, settings.health_address)
     server.start()
     cleanup.callback(lambda: server.stop(0).wait())
-    return servicer, address
+    return Readiness(name, full_name, servicer), address
 
 
 class _SelfDescription:
