@@ -175,15 +175,22 @@ class SpreadChannel:
         self.close()
 
     def begin_call(self, method: "_Method") -> tuple[_Connection, Any]:
-        """Return a connection and the method on it; it stays open until `end_call`."""
+        """Return a connection and the method on it; it stays open until `end_call`.
+
+        Raises:
+            ValueError: the channel is closed; gRPC's own methods raise it as well.
+        """
         drained: list[_Connection] = []
         material = None if self._tls is None else self._tls.material()
         with self._lock:
+            if self._is_closed:
+                # To make a method of a channel that is closed ends the process.
+                raise ValueError("Cannot invoke RPC on closed channel!")
             if material is not self._material:
                 self._material = material
                 self._replace()
             least = min(self._connections, key=_calls)
-            if least.calls and len(self._connections) < CONNECTIONS and not self._is_closed:
+            if least.calls and len(self._connections) < CONNECTIONS:
                 least = self._open()
                 self._connections.append(least)
             least.calls += 1
