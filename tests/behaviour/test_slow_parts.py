@@ -150,8 +150,11 @@ def test_what_is_known_is_read_while_rlmm_is_silent(shipped: Stack) -> None:
 
 
 def test_a_search_for_aborted_transactions_over_many_epochs_ends(stack: Stack) -> None:
-    """It asks RLMM for each leader epoch, which takes longer than a fetch may wait."""
-    epochs = 20
+    """It asks RLMM for each leader epoch, which takes longer than a fetch may wait.
+
+    They are more than RLM stores of a listing, which answers these searches otherwise.
+    """
+    epochs = 300
     files = PartitionFiles(stack.log_dir)
     files.epochs(*((epoch, epoch) for epoch in range(epochs)))
     files.segment(0, [batch(offset, leader_epoch=offset) for offset in range(epochs)])
@@ -163,7 +166,7 @@ def test_a_search_for_aborted_transactions_over_many_epochs_ends(stack: Stack) -
 
     def be_slow() -> None:
         asked.append(None)
-        Event().wait(0.05)
+        Event().wait(0.005)
 
     rlmm: Any = TroubledPartition(
         stack.rlmm, NAME, frozenset({"next_segment_with_txn_index"}), be_slow
