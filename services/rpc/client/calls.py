@@ -20,7 +20,7 @@ from services.rpc.client.timeouts import (
     StreamTimeout,
     Wait,
 )
-from services.rpc.statuses import Peer, is_lost, map_rpc_errors
+from services.rpc.statuses import Peer, is_lost, is_unanswered, map_rpc_errors
 
 REQUEST_ID_KEY = "x-request-id"
 
@@ -70,17 +70,24 @@ def call_once(
                 raise
             lost = e
         time.sleep(REPEAT_PAUSE_S)
-        with _still_open(lost):
+        with _repeating(lost):
             return method(request, timeout=left_s, metadata=metadata)
 
 
 @contextmanager
-def _still_open(lost: grpc.RpcError) -> Iterator[None]:
-    """Raise `lost` if this client has closed the channel, which ended the first attempt too."""
+def _repeating(lost: grpc.RpcError) -> Iterator[None]:
+    """Raise `lost` if the repeat only waited in vain: the first attempt says what is wrong.
+
+    So it is if this client has closed the channel, which ended the first attempt too.
+    """
     try:
         yield
     except ValueError:
         raise lost from None
+    except grpc.RpcError as e:
+        if is_unanswered(e) and not is_lost(e):
+            raise lost from None
+        raise
 
 
 def call_with_stream(
@@ -151,7 +158,7 @@ def call_stream(
                 raise
             lost = e
         time.sleep(REPEAT_PAUSE_S)
-        with _still_open(lost):
+        with _repeating(lost):
             again = _messages(method, request, peer, timeout_s, queue_timeout_s, metadata)
             yield from again
 
