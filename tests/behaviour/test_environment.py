@@ -99,7 +99,8 @@ def test_the_trap_catches_clients_that_follow_the_environment(database_trap: Tra
         psycopg.connect(host="127.0.0.1", connect_timeout=5)
 
     def http() -> None:
-        urllib.request.urlopen("http://127.0.0.1:9", timeout=5)
+        # Not urlopen, whose opener would have this proxy in later tests as well.
+        urllib.request.build_opener().open("http://127.0.0.1:9", timeout=5)
 
     def reached_after(before: int) -> bool:
         return trapped.reached > before
