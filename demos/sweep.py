@@ -113,7 +113,14 @@ def _perform(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
         (chosen.by_size, f"retention.bytes={chosen.retention_bytes}"),
         (chosen.by_time, f"retention.ms={chosen.retention_ms}"),
     ):
-        set_topic(name=topic, settings=[setting, owner], now=True, rlmm=rlmm_address)
+        set_topic(
+            name=topic,
+            settings=[setting, owner],
+            unset=None,
+            now=True,
+            yes=False,
+            rlmm=rlmm_address,
+        )
 
     begin_step("2. What a sweep would delete (dry run), then the same with --apply")
     _sweep(stack, "retention")
