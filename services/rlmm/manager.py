@@ -88,6 +88,7 @@ from services.rlmm.changes.batch import change_partition
 from services.rlmm.changes.group_commit import GroupCommit
 from services.rlmm.changes.imports import import_all
 from services.rlmm.changes.locked_partitions import LockedPartitions
+from services.rlmm.changes.partitions import require_bounded
 from services.rlmm.changes.segment_changes import apply_locked, apply_unlocked
 from services.rlmm.database.db import Transactions
 from services.rlmm.database.limits import Limits, Page, check_storable, check_text
@@ -272,14 +273,15 @@ class SqlRemoteLogMetadataManager:
         require_int32(broker_id, "broker_id", at_least=-1)
         if cluster_id is not None:
             partitions.check_cluster_id(cluster_id)
-        count, most = len(leaders) + len(followers), partitions.MAX_LEADERSHIP_CHANGES
-        require(count <= most, "leaders, followers", f"at most {most} partitions, has {count}")
+        require_bounded(leaders, "leaders")
+        require_bounded(followers, "followers")
         self._transactions.change(
             partitions.announce_all, leaders, followers, broker_id, cluster_id
         )
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         """Check the arguments only, because RLMM keeps no state for a broker's replica."""
+        require_bounded(partitions, "partitions")
         require_int32(broker_id, "broker_id", at_least=-1)
 
     def announce_endpoint(

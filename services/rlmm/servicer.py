@@ -8,8 +8,6 @@ import grpc
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rpc.converters.fields import items_from_proto
 from services.rpc.converters.partitions import (
-    leaderships_from_proto,
-    partitions_from_proto,
     polled_log_from_proto,
     report_from_proto,
     report_outcome_to_proto,
@@ -76,25 +74,8 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
         return imported_to_proto(self.manager.import_remote_log_segments(imports))
 
     ListSourcePositions = served(Contract.list_source_positions)
-
-    def OnPartitionLeadershipChanges(
-        self, request: pb.OnPartitionLeadershipChangesRequest, context: grpc.ServicerContext
-    ) -> pb.OnPartitionLeadershipChangesResponse:
-        leaders = leaderships_from_proto(request.leaders, "leaders")
-        followers = leaderships_from_proto(request.followers, "followers")
-        cluster_id = request.cluster_id if request.HasField("cluster_id") else None
-        self.manager.on_partition_leadership_changes(
-            leaders, followers, request.broker_id, cluster_id
-        )
-        return pb.OnPartitionLeadershipChangesResponse()
-
-    def OnStopPartitions(
-        self, request: pb.OnStopPartitionsRequest, context: grpc.ServicerContext
-    ) -> pb.OnStopPartitionsResponse:
-        partitions = partitions_from_proto(request.partitions, "partitions")
-        self.manager.on_stop_partitions(partitions, request.broker_id)
-        return pb.OnStopPartitionsResponse()
-
+    OnPartitionLeadershipChanges = served(Contract.on_partition_leadership_changes)
+    OnStopPartitions = served(Contract.on_stop_partitions)
     AnnounceEndpoint = served(Contract.announce_endpoint)
 
     def ReportPartitionState(

@@ -54,8 +54,8 @@ _RECORD_CLUSTER = """
         ORDER BY topic_id FOR NO KEY UPDATE))"""
 _DELETE_CLUSTER = "UPDATE topics SET cluster_id = NULL WHERE topic_id = %(topic_id)s"
 
-MAX_LEADERSHIP_CHANGES = 20_000
-"""The most partitions in one call of on_partition_leadership_changes, which is one transaction."""
+MAX_PARTITIONS = 10_000
+"""The most leaders, and followers, in one call, which is one transaction."""
 
 
 def announce_all(
@@ -169,6 +169,11 @@ def _repeated(change: Change, state: RemotePartitionDeleteState) -> MutationOutc
     if revision is None:
         return change.unchanged()
     return change.repeat(revision)
+
+
+def require_bounded(partitions: Sequence[object], field: str) -> None:
+    count = len(partitions)
+    require(count <= MAX_PARTITIONS, field, f"must be at most {MAX_PARTITIONS}, are {count}")
 
 
 def check_cluster_id(cluster_id: str) -> None:

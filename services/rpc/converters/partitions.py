@@ -1,12 +1,10 @@
 """Convert RLMM's messages about partitions: state, reports, events, anomalies, topic settings."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
 from services.api.holds import Hold, HoldPage
-from services.api.ids import TopicIdPartition
 from services.api.operations import (
     Anomaly,
     AnomalyPage,
@@ -23,25 +21,13 @@ from services.api.partitions import (
     PartitionState,
     PolledLog,
 )
-from services.api.remote_log_metadata_manager import (
-    PartitionLeadership,
-    PartitionPage,
-    ReportOutcome,
-)
+from services.api.remote_log_metadata_manager import PartitionPage, ReportOutcome
 from services.api.topic_config import StoredTopicConfig
-from services.api.validation import require
 from services.api.watches import ChangedSegment, PartitionUpdate, WatchedPartition, WatchUpdate
-from services.rpc.converters.fields import converters, items_from_proto, register_message
-from services.rpc.converters.shared import topic_id_partition_from_proto
+from services.rpc.converters.fields import converters, register_message
 from services.rpc.statuses import error_of, status_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
-from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
-MAX_PARTITIONS_PER_CALL = 10_000
-
-leadership_to_proto, _leadership_from_proto = converters(
-    PartitionLeadership, pb.PartitionLeadership
-)
 converters(PartitionPage, pb.ListPartitionsResponse)
 converters(OffsetGap, pb.OffsetGap)
 converters(Hold, pb.Hold)
@@ -63,28 +49,6 @@ converters(EventQuery, pb.ListEventsRequest, besides=["page_size", "page_token"]
 converters(EventPage, pb.ListEventsResponse)
 converters(StoredTopicConfig, pb.TopicConfig)
 converters(ObjectDeletion, pb.ObjectDeletion)
-
-
-def leaderships_from_proto(
-    messages: Sequence[pb.PartitionLeadership], field: str
-) -> tuple[PartitionLeadership, ...]:
-    _require_bounded(messages, field)
-    return items_from_proto(messages, field, _leadership_from_proto)
-
-
-def partitions_from_proto(
-    messages: Sequence[segment_pb.TopicIdPartition], field: str
-) -> tuple[TopicIdPartition, ...]:
-    _require_bounded(messages, field)
-    return items_from_proto(messages, field, topic_id_partition_from_proto)
-
-
-def _require_bounded(messages: Sequence[object], field: str) -> None:
-    require(
-        len(messages) <= MAX_PARTITIONS_PER_CALL,
-        field,
-        f"must be at most {MAX_PARTITIONS_PER_CALL}, are {len(messages)}",
-    )
 
 
 def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
