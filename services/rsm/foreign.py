@@ -27,7 +27,7 @@ class ForeignReader:
         require_in_order(start_position, end_position)
         location, layout = self._place(metadata)
         with _naming(metadata, location):
-            part = layout.log(location.backend, location.prefix, metadata)
+            part = layout.log(location, metadata)
             last = last_position(metadata, part.size_bytes, start_position, end_position)
             if part.size_bytes:
                 yield from location.backend.fetch(part.key, start_position, last)
@@ -40,7 +40,7 @@ class ForeignReader:
         del as_stored
         location, layout = self._place(metadata)
         with _naming(metadata, location):
-            part = layout.index(location.backend, location.prefix, metadata, index_type)
+            part = layout.index(location, metadata, index_type)
             if part.size_bytes:
                 end = part.start + part.size_bytes - 1
                 yield from location.backend.fetch(part.key, part.start, end)

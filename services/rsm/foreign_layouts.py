@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from threading import Lock
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from cachetools import TTLCache
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +14,9 @@ from services.api.ids import uuid_to_text
 from services.api.remote_storage_manager import IndexType, SegmentFile
 from services.api.segments import UNKNOWN_SIZE, RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX
-from services.rsm.backends.protocol import StorageBackend
+
+if TYPE_CHECKING:
+    from services.rsm.locations import Location
 
 AIVEN_TEMPLATE = "{topic}-{topic_id}/{partition}/{offset}-{segment_id}"
 AIVEN_SUFFIXES: Mapping[str, str] = {
@@ -52,17 +54,11 @@ class ForeignLayout(Protocol):
     `log` and `index` raise RemoteResourceNotFoundError if there is no such object.
     """
 
-    def log(
-        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
-    ) -> ObjectPart:
+    def log(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> ObjectPart:
         """Return where the segment's log is."""
 
     def index(
-        self,
-        backend: StorageBackend,
-        prefix: str,
-        metadata: RemoteLogSegmentMetadata,
-        kind: IndexType,
+        self, location: "Location", metadata: RemoteLogSegmentMetadata, kind: IndexType
     ) -> ObjectPart:
         """Return where an index is."""
 
@@ -73,23 +69,16 @@ class ForeignLayout(Protocol):
 class LocalTieredStorageLayout:
     """The files of Kafka's LocalTieredStorage: one directory for a partition, one file each."""
 
-    def log(
-        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
-    ) -> ObjectPart:
-        key = self.key(prefix, metadata, SegmentFile.LOG)
+    def log(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> ObjectPart:
+        key = self.key(location.prefix, metadata, SegmentFile.LOG)
         size_bytes = metadata.segment_size_in_bytes
-        return (
-            _whole(backend, key) if size_bytes == UNKNOWN_SIZE else ObjectPart(key, 0, size_bytes)
-        )
+        is_known = size_bytes != UNKNOWN_SIZE
+        return ObjectPart(key, 0, size_bytes) if is_known else _whole(location, key)
 
     def index(
-        self,
-        backend: StorageBackend,
-        prefix: str,
-        metadata: RemoteLogSegmentMetadata,
-        kind: IndexType,
+        self, location: "Location", metadata: RemoteLogSegmentMetadata, kind: IndexType
     ) -> ObjectPart:
-        return _whole(backend, self.key(prefix, metadata, SegmentFile[kind.name]))
+        return _whole(location, self.key(location.prefix, metadata, SegmentFile[kind.name]))
 
     def keys(self, prefix: str, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
         return [self.key(prefix, metadata, file) for file in SegmentFile]
@@ -116,25 +105,19 @@ class AivenLayout:
         self._lock = Lock()
         self._manifests: TTLCache[str, _Manifest] = TTLCache(_MANIFESTS, _MANIFEST_S)
 
-    def log(
-        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
-    ) -> ObjectPart:
-        size_bytes = self._manifest(backend, prefix, metadata).chunks.size_bytes
-        key, expected = self._key(prefix, metadata, "log"), metadata.segment_size_in_bytes
+    def log(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> ObjectPart:
+        size_bytes = self._manifest(location, metadata).chunks.size_bytes
+        key, expected = self._key(location.prefix, metadata, "log"), metadata.segment_size_in_bytes
         if expected not in (UNKNOWN_SIZE, size_bytes):
             text = f"{key} has {size_bytes} bytes by its manifest, {expected} by the metadata"
             raise CorruptSegmentError(text)
         return ObjectPart(key, 0, size_bytes)
 
     def index(
-        self,
-        backend: StorageBackend,
-        prefix: str,
-        metadata: RemoteLogSegmentMetadata,
-        kind: IndexType,
+        self, location: "Location", metadata: RemoteLogSegmentMetadata, kind: IndexType
     ) -> ObjectPart:
-        section = self._manifest(backend, prefix, metadata).indexes.get(kind)
-        key = self._key(prefix, metadata, "indexes")
+        section = self._manifest(location, metadata).indexes.get(kind)
+        key = self._key(location.prefix, metadata, "indexes")
         if section is None:
             raise RemoteResourceNotFoundError(f"{key} has no {kind.name} index")
         return ObjectPart(key, section.position, section.size)
@@ -145,14 +128,12 @@ class AivenLayout:
     def _key(self, prefix: str, metadata: RemoteLogSegmentMetadata, kind: str) -> str:
         return f"{prefix}{self._template.format(**_names_of(metadata))}{self._suffixes[kind]}"
 
-    def _manifest(
-        self, backend: StorageBackend, prefix: str, metadata: RemoteLogSegmentMetadata
-    ) -> "_Manifest":
-        key = self._key(prefix, metadata, "manifest")
+    def _manifest(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> "_Manifest":
+        key = self._key(location.prefix, metadata, "manifest")
         with self._lock:
             manifest = self._manifests.get(key)
         if manifest is None:
-            manifest = _Manifest.read(backend.get(key), key)
+            manifest = _Manifest.read(location.backend.get(key), key)
             with self._lock:
                 self._manifests[key] = manifest
         return manifest
@@ -252,8 +233,8 @@ def _names_of(metadata: RemoteLogSegmentMetadata) -> Mapping[str, str]:
     }
 
 
-def _whole(backend: StorageBackend, key: str) -> ObjectPart:
-    stored = backend.describe(key)
+def _whole(location: "Location", key: str) -> ObjectPart:
+    stored = location.backend.describe(key)
     if stored is None:
         raise RemoteResourceNotFoundError(f"there is no {key}")
     return ObjectPart(key, 0, stored.size_bytes)
