@@ -43,11 +43,17 @@ class EngineName(StrEnum):
     SPARK = "spark"
 
 
-def _said(
-    help_text: str, flag: str = "", metavar: str | None = None, quantity: Quantity | None = None
-) -> dict[str, object]:
+def _option(
+    default: Any,
+    help: str,
+    flag: str = "",
+    *,
+    metavar: str | None = None,
+    quantity: Quantity | None = None,
+) -> Any:
     """Declare an option of the command lines; its flag is the field's name unless one is given."""
-    return {"help": help_text, "flag": flag, "metavar": metavar, "quantity": quantity}
+    said = {"help": help, "flag": flag, "metavar": metavar, "quantity": quantity}
+    return field(default=default, metadata=said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,77 +72,56 @@ class SweepOptions:
 
     rsm: str
     rlmm: str
-    topics: tuple[str, ...] = field(
-        default=(), metadata=_said("Only topics with this name; may be repeated.", "--topic")
+    topics: tuple[str, ...] = _option((), "Only topics with this name; may be repeated.", "--topic")
+    apply: bool = _option(False, "Delete. Without it nothing is changed.")
+    max_segments: int = _option(MAX_SEGMENTS, "Refuse a plan with more new segments than this.")
+    max_bytes: int | None = _option(
+        None,
+        "Refuse a plan with more bytes in new segments than this.",
+        "--max-size",
+        quantity=SIZE_BYTES,
     )
-    apply: bool = field(default=False, metadata=_said("Delete. Without it nothing is changed."))
-    max_segments: int = field(
-        default=MAX_SEGMENTS, metadata=_said("Refuse a plan with more new segments than this.")
+    max_topic_percent: float | None = _option(
+        None, "Refuse a topic of which the plan names a larger share of segments or bytes."
     )
-    max_bytes: int | None = field(
-        default=None,
-        metadata=_said(
-            "Refuse a plan with more bytes in new segments than this.",
-            "--max-size",
-            quantity=SIZE_BYTES,
-        ),
+    segments_per_s: float | None = _option(
+        1_000.0, "Mark, and delete, at most so many segments a second; 0: no limit."
     )
-    max_topic_percent: float | None = field(
-        default=None,
-        metadata=_said(
-            "Refuse a topic of which the plan names a larger share of segments or bytes."
-        ),
+    wave_segments: int = _option(
+        2_000, "Segments to mark and delete before settings are read again."
     )
-    segments_per_s: float | None = field(
-        default=1_000.0,
-        metadata=_said("Mark, and delete, at most so many segments a second; 0: no limit."),
+    batch_size: int = _option(500, "Segments per call to RSM.")
+    retry_for_s: float = _option(
+        RETRY_FOR_S,
+        "How long a task retries while a service is down.",
+        "--retry-for",
+        quantity=DURATION_S,
     )
-    wave_segments: int = field(
-        default=2_000,
-        metadata=_said("Segments to mark and delete before settings are read again."),
+    engine: EngineName = _option(
+        EngineName.AUTO,
+        "What does the work: this process, or Spark. auto: this process up to 3,000,000 "
+        "segments, unless an option of Spark is given.",
     )
-    batch_size: int = field(default=500, metadata=_said("Segments per call to RSM."))
-    retry_for_s: float = field(
-        default=RETRY_FOR_S,
-        metadata=_said(
-            "How long a task retries while a service is down.", "--retry-for", quantity=DURATION_S
-        ),
+    master: str | None = _option(
+        None,
+        "Spark's master URL; executors need this package installed. Default: that of "
+        "spark-defaults.conf, or local[*]. Ignored under spark-submit.",
     )
-    engine: EngineName = field(
-        default=EngineName.AUTO,
-        metadata=_said(
-            "What does the work: this process, or Spark. auto: this process up to 3,000,000 "
-            "segments, unless an option of Spark is given."
-        ),
+    driver_memory: str | None = _option(
+        None,
+        "Memory of Spark's driver, which does all the work with a local master. Default: that "
+        "of spark-defaults.conf, or 1g. Ignored under spark-submit.",
     )
-    master: str | None = field(
-        default=None,
-        metadata=_said(
-            "Spark's master URL; executors need this package installed. Default: that of "
-            "spark-defaults.conf, or local[*]. Ignored under spark-submit."
-        ),
+    conf: tuple[tuple[str, str], ...] = _option(
+        (), "A property of Spark; may be repeated.", metavar="KEY=VALUE"
     )
-    driver_memory: str | None = field(
-        default=None,
-        metadata=_said(
-            "Memory of Spark's driver, which does all the work with a local master. Default: that "
-            "of spark-defaults.conf, or 1g. Ignored under spark-submit."
-        ),
+    work_dir: str | None = _option(
+        None,
+        "Directory for plan and outcomes, in a folder per plan: a path, or a URI that Spark "
+        "knows, such as s3a://BUCKET/PREFIX. All executors must see it. Default: a temporary "
+        "directory.",
     )
-    conf: tuple[tuple[str, str], ...] = field(
-        default=(), metadata=_said("A property of Spark; may be repeated.", metavar="KEY=VALUE")
-    )
-    work_dir: str | None = field(
-        default=None,
-        metadata=_said(
-            "Directory for plan and outcomes, in a folder per plan: a path, or a URI that Spark "
-            "knows, such as s3a://BUCKET/PREFIX. All executors must see it. Default: a temporary "
-            "directory."
-        ),
-    )
-    report: Path | None = field(
-        default=None, metadata=_said("Write the report to this file as JSON.")
-    )
+    report: Path | None = _option(None, "Write the report to this file as JSON.")
     security: SecurityOptions = NOT_CHOSEN
 
     def __post_init__(self) -> None:
