@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -95,36 +95,31 @@ class _Topic:
     policy: str | NoPolicy = _NOT_REQUESTED
 
 
+@dataclass(eq=False)
 class CleanupPolicies:
     """Cache the policies of the topics that are in use. Thread-safe.
 
     Policies are at most some minutes old; while the cluster does not answer, the last ones
     stay.
 
-    Args:
+    Attributes:
         registered_id: the id of the cluster; answers of another cluster are refused.
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        admin: ClusterAdmin,
-        registered_id: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._admin = admin
-        self._registered_id = registered_id
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._topics: dict[UUID, _Topic] = {}
-        self._has_logged_refused = False
+    admin: ClusterAdmin
+    registered_id: str
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _topics: dict[UUID, _Topic] = field(init=False, default_factory=dict)
+    _has_logged_refused: bool = field(init=False, default=False)
 
     def of(self, name: TopicIdPartition) -> str | NoPolicy:
         """Return the cleanup.policy of the partition's topic, without waiting.
 
         The next `refresh` requests an unknown policy.
         """
-        now_s = self._clock()
+        now_s = self.clock()
         with self._lock:
             topic = self._topics.setdefault(name.topic_id, _Topic(name.topic, now_s))
             topic.used_s = now_s
@@ -136,19 +131,19 @@ class CleanupPolicies:
         Raises:
             PassFailedError: if the cluster did not answer, or a policy is still unknown.
         """
-        now_s = self._clock()
+        now_s = self.clock()
         due = self._due(now_s)
         if not due:
             return
         try:
-            view = self._admin.cleanup_policies(set(due.values()))
+            view = self.admin.cleanup_policies(set(due.values()))
         except ClusterUnreachableError as e:
             topics = counted(len(due), "topic")
             raise PassFailedError(f"cannot read cleanup.policy of {topics}: {e}") from e
-        if view.cluster.cluster_id != self._registered_id:
+        if view.cluster.cluster_id != self.registered_id:
             raise PassFailedError(
                 f"RLM_BOOTSTRAP_SERVERS is of cluster {view.cluster.cluster_id}, RLM_LOG_DIRS of "
-                f"cluster {self._registered_id}; correct one of them"
+                f"cluster {self.registered_id}; correct one of them"
             )
         answers = {topic_id: _answer(view, topic_id, name) for topic_id, name in due.items()}
         self._log_refused(due, answers)

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from services.api.calls import AtRevision
@@ -214,32 +214,25 @@ def _is_same(sent: PartitionReport, report: PartitionReport) -> bool:
     return replace(report, report_number=sent.report_number) == sent
 
 
+@dataclass(eq=False)
 class Reporter:
     """Send reports, each numbered higher than any earlier one of its partition. Thread-safe.
 
     The stored number is read once, and again after another process has sent a report. The number
     does not depend on a clock, which may be set back.
 
-    Args:
+    Attributes:
         renew_s: interval at which an unchanged report is sent again, seconds, if its age matters.
         age_matters: returns whether the partition's retention uses reports and refuses old ones.
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        broker_id: int,
-        renew_s: float = 300.0,
-        clock: Callable[[], float] = time.monotonic,
-        age_matters: Callable[[TopicIdPartition], bool] = lambda _: True,
-    ) -> None:
-        self._rlmm = rlmm
-        self._broker_id = broker_id
-        self._renew_s = renew_s
-        self._clock = clock
-        self._age_matters = age_matters
-        self._lock = threading.Lock()
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    renew_s: float = 300.0
+    clock: Callable[[], float] = time.monotonic
+    age_matters: Callable[[TopicIdPartition], bool] = lambda _: True
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def report(self, partition: Partition, report: PartitionReport) -> AtRevision[PartitionState]:
         """Send a report of `report_of`; return the state that RLMM has after it.
@@ -310,24 +303,24 @@ class Reporter:
         if tier.known is None:
             return None
         if sent is None:
-            return report_of(partition, self._broker_id)
-        is_old = self._clock() - sent.at_s >= self._renew_s and self._age_matters(
+            return report_of(partition, self.broker_id)
+        is_old = self.clock() - sent.at_s >= self.renew_s and self.age_matters(
             partition.topic_id_partition
         )
         led = _led_log(partition)
-        report = None if led is None else _draft_report(partition, self._broker_id, led, tier)
+        report = None if led is None else _draft_report(partition, self.broker_id, led, tier)
         is_changed = report is not None and not _is_same(sent.report, report)
         if not (is_changed or is_old):
             return None
         # Read the state again before sending, unless the poll shows that no other process changed
         # it. What a running copy changes is in a later report.
         is_current = report is not None and not partition.tier.may_have_changed_elsewhere
-        return report if is_current else report_of(partition, self._broker_id)
+        return report if is_current else report_of(partition, self.broker_id)
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
         """Send reports once; return one outcome per report, in order."""
         reports = [self._numbered(*draft) for draft in drafts]
-        outcomes = self._rlmm.report_partition_state(reports)
+        outcomes = self.rlmm.report_partition_state(reports)
         for (partition, _), report, outcome in zip(drafts, reports, outcomes, strict=True):
             self._record_outcome(partition, report, outcome)
         return outcomes
@@ -344,7 +337,7 @@ class Reporter:
     def _read_stored(self, partition: Partition) -> int:
         """Read the stored report; return its number, 0 without one."""
         try:
-            state = self._rlmm.partition_state(partition.topic_id_partition).value
+            state = self.rlmm.partition_state(partition.topic_id_partition).value
         except RetriableRemoteStorageError:
             raise
         except RemoteStorageError:
@@ -367,4 +360,4 @@ class Reporter:
                     trim_offset = outcome.value.report.local_trim_offset
                     partition.report.local_trim_offset = trim_offset
                     report = replace(report, local_trim_offset=trim_offset)
-                partition.report.sent = SentReport(report, self._clock())
+                partition.report.sent = SentReport(report, self.clock())

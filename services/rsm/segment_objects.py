@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import islice
 from typing import TypeVar
@@ -75,32 +75,23 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class StoredSegmentObjects:
     """The implementation of services.api.remote_storage_manager.SegmentObjects.
 
     Keys come from callers. Only a key that names an object of a segment, below the prefix of a
     registered location, is passed to a store.
+
+    Attributes:
+        require_open: raises unless the stores are known to be this deployment's.
+        deployment_id: of this RSM; empty: manifests of others are not known as such.
     """
 
-    def __init__(
-        self,
-        locations: Locations,
-        deletes: ObjectDeletes,
-        active_copies: ActiveCopies,
-        require_open: Callable[[], None],
-        deployment_id: str = "",
-    ) -> None:
-        """Set up access to the stores.
-
-        Args:
-            deployment_id: of this RSM; empty: manifests of others are not known as such.
-            require_open: raises unless the stores are known to be this deployment's.
-        """
-        self._require_open = require_open
-        self._deployment_id = deployment_id
-        self._locations = locations
-        self._deletes = deletes
-        self._active_copies = active_copies
+    locations: Locations
+    deletes: ObjectDeletes
+    active_copies: ActiveCopies
+    require_open: Callable[[], None]
+    deployment_id: str = ""
 
     def list_segment_objects(
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
@@ -117,7 +108,7 @@ class StoredSegmentObjects:
 
     def one_of_partition(self, tp: TopicIdPartition) -> str | None:
         """See RemoteStorageManager.find_partition_object."""
-        for location in self._locations.all:
+        for location in self.locations.all:
             prefix = partition_prefix(location.prefix, tp)
             found = (
                 _segment_object(location, each) for each in location.backend.list_objects(prefix)
@@ -163,7 +154,7 @@ class StoredSegmentObjects:
 
     def _other_than_ours(self, deployment_id: str) -> str:
         """Return the id of another deployment; empty if it is ours, or either is unknown."""
-        return deployment_id if self._deployment_id not in ("", deployment_id) else ""
+        return deployment_id if self.deployment_id not in ("", deployment_id) else ""
 
     def delete_segment_objects(
         self, objects: Sequence[ObjectToDelete], *, committed_copies: bool = False
@@ -233,15 +224,13 @@ class StoredSegmentObjects:
             if outcomes[place] is None:
                 keys.setdefault(location, {})[place] = to_delete.location.key
         for location, its_keys in keys.items():
-            failures = self._deletes.delete(
-                location.backend, list(dict.fromkeys(its_keys.values()))
-            )
+            failures = self.deletes.delete(location.backend, list(dict.fromkeys(its_keys.values())))
             outcomes |= {place: failures.get(key) for place, key in its_keys.items()}
         return outcomes
 
     def _abort(self, location: Location, upload: Upload) -> None:
         _require_not_read_only(location, upload.key)
-        self._active_copies.require_none(keys_of_segment_with(upload.key))
+        self.active_copies.require_none(keys_of_segment_with(upload.key))
         require_wanted()
         location.backend.abort_upload(upload)
 
@@ -256,7 +245,7 @@ class StoredSegmentObjects:
         to_delete, committed = item
         key = to_delete.location.key
         _require_not_read_only(location, key)
-        self._active_copies.require_none(keys_of_segment_with(key))
+        self.active_copies.require_none(keys_of_segment_with(key))
         require_wanted()
         if committed is not None:
             committed.require_not_of_one(location, key)
@@ -282,10 +271,10 @@ class StoredSegmentObjects:
         return location, name
 
     def _location(self, location_id: int, field: str) -> Location:
-        self._require_open()
+        self.require_open()
         if location_id == CURRENT_LOCATION:
-            return self._locations.current
-        found = self._locations.numbered(location_id)
+            return self.locations.current
+        found = self.locations.numbered(location_id)
         if found is None:
             text = f"{field}: location {location_id} is not registered"
             raise InvalidRequestError(f"{text}; add it to RSM_LOCATIONS_FILE")

@@ -119,27 +119,18 @@ class Copied:
             self.reasons.append(text)
 
 
+@dataclass(eq=False)
 class SegmentCopy:
     """Copy the finished segments of partitions, some partitions at a time."""
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        target: CopyTarget,
-        plan: CopyPlan,
-        pace: Pace,
-        on_progress: Callable[[Copied], None] = lambda _: None,
-    ) -> None:
-        """Prepare a run, which reports its progress to `on_progress`."""
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._target = target
-        self._plan = plan
-        self._pace = pace
-        self._on_progress = on_progress
-        self._lock = threading.Lock()
-        self._done = Copied()
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    target: CopyTarget
+    plan: CopyPlan
+    pace: Pace
+    on_progress: Callable[[Copied], None] = lambda _: None
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _done: Copied = field(init=False, default_factory=Copied)
 
     def run(self) -> Copied:
         """Copy what the target wants, and record it in RLMM.
@@ -147,30 +138,30 @@ class SegmentCopy:
         Raises:
             RetriableRemoteStorageError: RLMM is unreachable; run it again.
         """
-        names = [each.topic_id_partition for each in all_partitions(self._rlmm)]
-        wanted = [tp for tp in names if self._plan.has(tp)]
-        with ThreadPoolExecutor(self._plan.parallel, "copy") as pool:
+        names = [each.topic_id_partition for each in all_partitions(self.rlmm)]
+        wanted = [tp for tp in names if self.plan.has(tp)]
+        with ThreadPoolExecutor(self.plan.parallel, "copy") as pool:
             list(pool.map(self._copy_partition, wanted))
         outcome = RunOutcome.PARTIAL if self._done.failed else RunOutcome.DONE
         run = ToolRun(
-            RunKind.COPY, self._plan.run_id, outcome, tuple(sorted(self._plan.topics.values()))
+            RunKind.COPY, self.plan.run_id, outcome, tuple(sorted(self.plan.topics.values()))
         )
-        self._done.coverage.report(self._rlmm, run, {tp.topic_id for tp in wanted})
+        self._done.coverage.report(self.rlmm, run, {tp.topic_id for tp in wanted})
         return self._done
 
     def _copy_partition(self, tp: TopicIdPartition) -> None:
         try:
-            for row in all_segments(self._rlmm, tp, states=(_FINISHED,)):
+            for row in all_segments(self.rlmm, tp, states=(_FINISHED,)):
                 outcome = self._copy_with_retries(row) if self._wants(row) else Outcome.VERIFIED
                 with self._lock:
                     if outcome is not None:
                         self._done.coverage.count(row, outcome)
-                    self._on_progress(self._done)
+                    self.on_progress(self._done)
         except RemoteResourceNotFoundError:
             pass  # The partition was removed meanwhile.
 
     def _wants(self, row: RemoteLogSegmentMetadata) -> bool:
-        if self._target.wants(row):
+        if self.target.wants(row):
             return True
         with self._lock:
             self._done.present += 1
@@ -187,7 +178,7 @@ class SegmentCopy:
                 return None
             except RemoteStorageError as e:
                 if isinstance(e, RETRIABLE_ERRORS) and attempt < _ATTEMPTS:
-                    self._pace.pause(_PAUSES.delay_s(attempt))
+                    self.pace.pause(_PAUSES.delay_s(attempt))
                     continue
                 with self._lock:
                     self._done.add_failed(f"{row.remote_log_segment_id}: {e}")
@@ -199,16 +190,16 @@ class SegmentCopy:
         return Outcome.VERIFIED
 
     def _copy(self, row: RemoteLogSegmentMetadata) -> None:
-        source = _Source(self._rsm, row, self._pace)
-        copied = self._target.write(row, source.data())
+        source = _Source(self.rsm, row, self.pace)
+        copied = self.target.write(row, source.data())
         for file, digest in source.digests.items():
-            found = digest_of(self._target.read(copied, file))
+            found = digest_of(self.target.read(copied, file))
             if found != digest:
                 raise CorruptSegmentError(
                     f"{file.name} of the copy has {found.size_bytes} bytes with crc32c "
                     f"{found.crc32c:08x}, the source {digest.size_bytes} with {digest.crc32c:08x}"
                 )
-        self._target.finish(row, copied)
+        self.target.finish(row, copied)
 
 
 class _Source:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import merge
 from itertools import groupby
@@ -115,28 +115,22 @@ def begin(rlmm: RemoteLogMetadataManager, plan: RebuildPlan) -> Hold | None:
     return rlmm.set_hold(HOLD) if plan.apply else None
 
 
+@dataclass(eq=False)
 class Rebuild:
     """Compare manifests and metadata once, and import what RLMM does not have if the plan says so.
 
     May be killed at any point and run again: what was imported is the same the next time.
     """
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        objects: SegmentObjects,
-        plan: RebuildPlan,
-        on_progress: Callable[[Rebuilt], None] = lambda _: None,
-    ) -> None:
-        """Prepare a run, which reports its progress to `on_progress`."""
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._objects = objects
-        self._plan = plan
-        self._on_progress = on_progress
-        self._context = MutationContext(reason="rebuild", plan_id=plan.run_id)
-        self._done = Rebuilt()
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    objects: SegmentObjects
+    plan: RebuildPlan
+    on_progress: Callable[[Rebuilt], None] = lambda _: None
+    _done: Rebuilt = field(init=False, default_factory=Rebuilt)
+
+    def __post_init__(self) -> None:
+        self._context = MutationContext(reason="rebuild", plan_id=self.plan.run_id)
 
     def run(self) -> Rebuilt:
         """Hold all topics if the plan changes RLMM; then compare and import each partition.
@@ -145,23 +139,23 @@ class Rebuild:
             RetriableRemoteStorageError, ThrottledError: a service is away or busy; run it again.
             PermissionDeniedError: the caller lacks a role.
         """
-        self._done.freeze = begin(self._rlmm, self._plan)
-        view, visited = MetadataView(self._rlmm), set[PartitionKey]()
+        self._done.freeze = begin(self.rlmm, self.plan)
+        view, visited = MetadataView(self.rlmm), set[PartitionKey]()
         with ThreadPoolExecutor(READERS) as readers:
             for partition, listed in groupby(self._listed(), key=lambda each: each.partition):
                 visited.add(partition)
                 self.compare(view, partition, list(listed), readers)
-                self._on_progress(self._done)
+                self.on_progress(self._done)
         for tp in view.partitions(0, 1):
-            if (tp.topic_id, tp.partition) not in visited and not self._plan.only_listed:
+            if (tp.topic_id, tp.partition) not in visited and not self.plan.only_listed:
                 self.check_missing(tp)
         return self._done
 
     def _listed(self) -> Iterator[StoreView]:
         """Yield the segments of all locations, those of a partition one after the other."""
         listings = [
-            store_views(all_segment_objects(self._objects, ObjectQuery(location_id)))
-            for location_id in dict.fromkeys(self._plan.locations)
+            store_views(all_segment_objects(self.objects, ObjectQuery(location_id)))
+            for location_id in dict.fromkeys(self.plan.locations)
         ]
         # The order of the keys in each location.
         return merge(*listings, key=lambda each: (each.partition[0].hex, str(each.partition[1])))
@@ -210,14 +204,14 @@ class Rebuild:
         copies = []
         with_manifest = [stored for stored in listed if stored.manifest is not None]
         self._done.incomplete += len(listed) - len(with_manifest)
-        read = partial(read_manifest, self._objects)
+        read = partial(read_manifest, self.objects)
         for batch in batches(with_manifest, _MANIFESTS_PER_BATCH):
             manifests = readers.map(read, [each.manifest for each in batch if each.manifest])
             for stored, manifest in zip(batch, manifests, strict=True):
                 copy = self._judge(view.named(partition), stored, manifest, rows.get(stored.id))
                 if copy is not None:
                     copies.append(copy)
-            self._on_progress(self._done)
+            self.on_progress(self._done)
         segment_ids = [
             each.segment.remote_log_segment_id
             for each in copies
@@ -293,17 +287,17 @@ class Rebuild:
                 (begun if is_begun else new).append(each.segment)
             kind = DifferenceKind.NOT_FINISHED if is_begun else DifferenceKind.ONLY_IN_BUCKET
             self._add(kind, each.segment)
-        if not self._plan.apply:
+        if not self.plan.apply:
             return
         for item in imports_of(new, self._context):
             self._import_item(item)
-            self._on_progress(self._done)
+            self.on_progress(self._done)
         for batch in batches(begun, MAX_BATCH):
             self._finish(batch)
 
     def _import_item(self, item: SegmentImport) -> None:
         try:
-            self._done.imported += self._rlmm.import_remote_log_segments([item]).imported
+            self._done.imported += self.rlmm.import_remote_log_segments([item]).imported
         except ERRORS_OF_RUN:
             raise
         except RemoteStorageError as e:
@@ -315,7 +309,7 @@ class Rebuild:
 
     def _finish(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
         updates = [SegmentUpdate(_finished(segment), self._context) for segment in segments]
-        outcomes = self._rlmm.update_remote_log_segment_metadata_batch(updates)
+        outcomes = self.rlmm.update_remote_log_segment_metadata_batch(updates)
         for segment, outcome in zip(segments, outcomes, strict=True):
             if isinstance(outcome, RemoteStorageError):
                 self._add(DifferenceKind.REFUSED, segment, str(outcome))
@@ -325,11 +319,11 @@ class Rebuild:
     def check_missing(self, tp: TopicIdPartition, whole: Collection[UUID] = frozenset()) -> Rebuilt:
         """Record the finished segments that are not in `whole` and cannot be read."""
         try:
-            for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
+            for metadata in all_segments(self.rlmm, tp, states=(_FINISHED,)):
                 if metadata.remote_log_segment_id.id in whole:
                     continue
                 try:
-                    if missing := missing_objects(self._rsm, metadata):
+                    if missing := missing_objects(self.rsm, metadata):
                         self._add(DifferenceKind.ONLY_IN_METADATA, metadata, missing)
                 except ERRORS_OF_RUN:
                     raise

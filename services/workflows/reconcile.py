@@ -189,16 +189,17 @@ def find_missing(
     return Anomaly(kind, tp.topic_id, tp.partition, segment_id.id, detail=missing), ""
 
 
+@dataclass(eq=False)
 class Recording:
     """Count what a run finds, report it to RLMM, and delete if the plan says so."""
 
-    def __init__(
-        self, rlmm: RemoteLogMetadataManager, objects: SegmentObjects, plan: ReconciliationPlan
-    ) -> None:
-        self._rlmm = rlmm
-        self._plan = plan
-        self._deletion = OrphanDeletion(rlmm, objects)
-        self._unreported: list[Anomaly] = []
+    rlmm: RemoteLogMetadataManager
+    objects: SegmentObjects
+    plan: ReconciliationPlan
+    _unreported: list[Anomaly] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._deletion = OrphanDeletion(self.rlmm, self.objects)
         self.done = Reconciled(deletions=self._deletion.done)
 
     def add(self, finding: Finding, *, counts: bool = True) -> None:
@@ -218,18 +219,19 @@ class Recording:
             RetriableRemoteStorageError: a service is unreachable; run it again.
         """
         self._report()
-        run = ToolRun(RunKind.RECONCILE, self._plan.run_id, listed_at_ms=self._plan.listed_at_ms)
-        self.done.coverage.report(self._rlmm, run, topic_ids)
-        if self._plan.delete:
-            self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
+        run = ToolRun(RunKind.RECONCILE, self.plan.run_id, listed_at_ms=self.plan.listed_at_ms)
+        self.done.coverage.report(self.rlmm, run, topic_ids)
+        if self.plan.delete:
+            self._deletion.delete(self.plan.run_id, self.plan.grace_ms)
         return self.done
 
     def _report(self) -> None:
         if self._unreported:
-            self._rlmm.report_anomalies(self._unreported, self._plan.run_id)
+            self.rlmm.report_anomalies(self._unreported, self.plan.run_id)
             self._unreported = []
 
 
+@dataclass(eq=False)
 class Reconciliation:
     """Compare stores and metadata once.
 
@@ -237,21 +239,14 @@ class Reconciliation:
     and the next run finds what is left.
     """
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        objects: SegmentObjects,
-        plan: ReconciliationPlan,
-        on_segment: Callable[[Reconciled], None] = lambda _: None,
-    ) -> None:
-        """Prepare a run, which reports its progress to `on_segment`."""
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._objects = objects
-        self._plan = plan
-        self._on_segment = on_segment
-        self._recording = Recording(rlmm, objects, plan)
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    objects: SegmentObjects
+    plan: ReconciliationPlan
+    on_segment: Callable[[Reconciled], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        self._recording = Recording(self.rlmm, self.objects, self.plan)
         self._done = self._recording.done
 
     def run(self) -> Reconciled:
@@ -260,9 +255,9 @@ class Reconciliation:
         Raises:
             RetriableRemoteStorageError: a service is unreachable; run it again.
         """
-        view = MetadataView(self._rlmm)
-        for location_id in self._plan.locations:
-            for upload in abandoned_uploads(view, self._objects, location_id, self._plan):
+        view = MetadataView(self.rlmm)
+        for location_id in self.plan.locations:
+            for upload in abandoned_uploads(view, self.objects, location_id, self.plan):
                 self._recording.add(upload)
         for shard in range(SHARDS):
             self._check_shard(view, shard)
@@ -270,9 +265,9 @@ class Reconciliation:
 
     def _check_shard(self, view: MetadataView, shard: int) -> None:
         settled: dict[PartitionKey, dict[UUID, Outcome]] = defaultdict(dict)
-        for location_id in self._plan.locations:
+        for location_id in self.plan.locations:
             query = ObjectQuery(location_id, shard, SHARDS)
-            listed = store_views(all_segment_objects(self._objects, query))
+            listed = store_views(all_segment_objects(self.objects, query))
             for partition, segments in groupby(listed, key=lambda stored: stored.partition):
                 for batch in batches(segments, _BATCH):
                     settled[partition] |= self._check_batch(view, partition, batch)
@@ -284,25 +279,25 @@ class Reconciliation:
     ) -> dict[UUID, Outcome]:
         """Compare a batch; return the outcomes of the ids that need no further check."""
         settled: dict[UUID, Outcome] = {}
-        for verdict in reconcile_verdicts(self._objects, view, partition, batch):
+        for verdict in reconcile_verdicts(self.objects, view, partition, batch):
             self._done.segments += 1
             self._done.objects += len(verdict.stored.objects)
             if verdict.unread:
                 self._done.add_unread(verdict.unread)
-            findings = findings_of(verdict, self._plan)
+            findings = findings_of(verdict, self.plan)
             for each in findings:
                 self._recording.add(each, counts=each is findings[0])
             if outcome := outcome_of(verdict, findings):
                 settled[verdict.stored.id] = outcome
-            self._on_segment(self._done)
+            self.on_segment(self._done)
         return settled
 
     def _check_missing(
         self, view: MetadataView, tp: TopicIdPartition, settled: dict[UUID, Outcome]
     ) -> None:
-        copies = UnfinishedCopies(self._plan.before_ms)
+        copies = UnfinishedCopies(self.plan.before_ms)
         try:
-            for metadata in all_segments(self._rlmm, tp, states=(_STARTED, _FINISHED)):
+            for metadata in all_segments(self.rlmm, tp, states=(_STARTED, _FINISHED)):
                 copies.add(metadata)
                 if metadata.state is _FINISHED:
                     outcome = settled.get(metadata.remote_log_segment_id.id)
@@ -314,7 +309,7 @@ class Reconciliation:
             self._done.add_copy(kind, line_about(kind, each))
 
     def _check_read(self, view: MetadataView, metadata: RemoteLogSegmentMetadata) -> Outcome:
-        missing, unread = find_missing(view, self._rsm, metadata)
+        missing, unread = find_missing(view, self.rsm, metadata)
         if unread:
             self._done.add_unread(unread)
             return Outcome.UNREAD

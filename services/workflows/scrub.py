@@ -200,29 +200,22 @@ class _StoreAwayError(Exception):
     """End a run because the store stays unreachable; never leaves this module."""
 
 
+@dataclass(eq=False)
 class Scrub:
     """Read stored segments once. Several may run at the same time, and each may be killed."""
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        objects: SegmentObjects,
-        plan: ScrubPlan,
-        pace: Pace,
-        on_progress: Callable[[Scrubbed], None] = lambda _: None,
-    ) -> None:
-        """Prepare a run, which reports its progress to `on_progress`."""
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._objects = objects
-        self._plan = plan
-        self._pace = pace
-        self._on_progress = on_progress
-        self._repair = SegmentRepair(rlmm, rsm, plan.run_id, self._acquire)
-        self._done = Scrubbed()
-        self._failures_in_a_row = 0
-        self._has_listed = False
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    objects: SegmentObjects
+    plan: ScrubPlan
+    pace: Pace
+    on_progress: Callable[[Scrubbed], None] = lambda _: None
+    _done: Scrubbed = field(init=False, default_factory=Scrubbed)
+    _failures_in_a_row: int = field(init=False, default=0)
+    _has_listed: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._repair = SegmentRepair(self.rlmm, self.rsm, self.plan.run_id, self._acquire)
 
     def run(self) -> Scrubbed:
         """Read every segment of the plan and report damaged and missing ones.
@@ -234,22 +227,22 @@ class Scrub:
             RetriableRemoteStorageError: RLMM is unreachable, or the first listing failed; run it
                 again.
         """
-        view, read = MetadataView(self._rlmm), Counter[int]()
+        view, read = MetadataView(self.rlmm), Counter[int]()
         try:
-            for location_id in self._plan.locations:
-                for shard in self._plan.shards():
+            for location_id in self.plan.locations:
+                for shard in self.plan.shards():
                     unlisted = self._done.unlisted
                     self._scrub(view, self._listed(ObjectQuery(location_id, shard, SHARDS)))
                     read[shard] += self._done.unlisted == unlisted
         except _StoreAwayError:
             self._done.is_cut_short = True
-        whole = {shard for shard, times in read.items() if times == len(self._plan.locations)}
+        whole = {shard for shard, times in read.items() if times == len(self.plan.locations)}
         wanted = {
             topic_id
             for topic_id in view.topics()
-            if self._plan.has_topic(topic_id) and shard_of(topic_id, SHARDS) in whole
+            if self.plan.has_topic(topic_id) and shard_of(topic_id, SHARDS) in whole
         }
-        self._done.coverage.report(self._rlmm, self._plan.run, wanted)
+        self._done.coverage.report(self.rlmm, self.plan.run, wanted)
         return self._done
 
     def run_over(self, listed: Iterable[StoreView]) -> Scrubbed:
@@ -259,13 +252,13 @@ class Scrub:
             RetriableRemoteStorageError: RLMM is unreachable; run it again.
         """
         try:
-            self._scrub(MetadataView(self._rlmm), listed)
+            self._scrub(MetadataView(self.rlmm), listed)
         except _StoreAwayError:
             self._done.is_cut_short = True
         return self._done
 
     def _scrub(self, view: MetadataView, listed: Iterable[StoreView]) -> None:
-        of_part = (stored for stored in listed if self._plan.has(stored))
+        of_part = (stored for stored in listed if self.plan.has(stored))
         for partition, segments in groupby(of_part, key=lambda stored: stored.partition):
             for batch in batches(segments, _BATCH):
                 rows = view.rows(partition, [stored.id for stored in batch])
@@ -273,11 +266,11 @@ class Scrub:
                     row, manifest = rows.get(stored.id), stored.manifest
                     if row is not None and row.state is _FINISHED and manifest is not None:
                         self._check(view, stored, manifest, row)
-                        self._on_progress(self._done)
+                        self.on_progress(self._done)
 
     def _listed(self, query: ObjectQuery) -> Iterator[StoreView]:
         try:
-            for stored in store_views(all_segment_objects(self._objects, query)):
+            for stored in store_views(all_segment_objects(self.objects, query)):
                 self._has_listed = True
                 yield stored
             self._has_listed = True
@@ -311,11 +304,11 @@ class Scrub:
             self._done.gone += 1
             return
         if anomalies:
-            self._rlmm.report_anomalies(anomalies, self._plan.run_id)
+            self.rlmm.report_anomalies(anomalies, self.plan.run_id)
             self._done.anomalies.update(anomaly.kind for anomaly in anomalies)
             self._done.damaged += 1
             outcome = Outcome.FAILED
-            if self._plan.repairs:
+            if self.plan.repairs:
                 repaired = self._repair.attempt(row, anomalies, partial(self._read, manifest))
                 self._done.add_repair(repaired)
                 outcome = Outcome.VERIFIED if repaired.done else outcome
@@ -362,7 +355,7 @@ class Scrub:
                 if each.name.attempt in (None, content.attempt)
             }
             assert content.digests is not None  # It was read a moment ago.
-            for damage in CopyScrub(self._rsm, row, content.digests, self._acquire).damages():
+            for damage in CopyScrub(self.rsm, row, content.digests, self._acquire).damages():
                 self._require_same(manifest, content)
                 yield corrupt(where.get(damage.kind), damage.detail)
         except RemoteResourceNotFoundError as e:
@@ -395,12 +388,12 @@ class Scrub:
 
     def _read(self, manifest: SegmentObject) -> StoredManifest:
         self._acquire(manifest.size_bytes)
-        return self._objects.read_segment_manifest(manifest.location)
+        return self.objects.read_segment_manifest(manifest.location)
 
     def _acquire(self, size_bytes: int) -> None:
-        self._pace.acquire(size_bytes)
+        self.pace.acquire(size_bytes)
         self._done.read_bytes += size_bytes
-        self._on_progress(self._done)
+        self.on_progress(self._done)
 
     def _failed(self, reason: str) -> None:
         """Record a failure and pause, because a service may be restarting."""
@@ -408,7 +401,7 @@ class Scrub:
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= FAILURES_IN_A_ROW:
             raise _StoreAwayError
-        self._pace.pause(_PAUSES.delay_s(self._failures_in_a_row))
+        self.pace.pause(_PAUSES.delay_s(self._failures_in_a_row))
 
     def _add_reason(self, reason: str) -> None:
         if len(self._done.reasons) < Scrubbed.MAX_REASONS:

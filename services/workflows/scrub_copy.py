@@ -64,21 +64,14 @@ class _Problem:
 Fetch = Callable[[Sequence[_Part]], Iterator[bytes | memoryview]]
 
 
+@dataclass(eq=False)
 class CopyScrub:
     """Read a copy once, and damaged parts twice, with one message in memory."""
 
-    def __init__(
-        self,
-        rsm: RemoteStorageManager,
-        metadata: RemoteLogSegmentMetadata,
-        digests: CopyDigests,
-        acquire: Callable[[int], None],
-    ) -> None:
-        """Prepare a check; `acquire(size_bytes)` returns when this many bytes may be read."""
-        self._rsm = rsm
-        self._metadata = metadata
-        self._digests = digests
-        self._acquire = acquire
+    rsm: RemoteStorageManager
+    metadata: RemoteLogSegmentMetadata
+    digests: CopyDigests
+    acquire: Callable[[int], None]
 
     def damages(self) -> Iterator[Damage]:
         """Yield the damage of each object, with earlier findings before the error of a failed read.
@@ -88,7 +81,7 @@ class CopyScrub:
             UnverifiedError: two reads of the same bytes differ.
             RemoteStorageError: a read failed; the rest was not checked.
         """
-        yield from self._of_log(self._digests.log)
+        yield from self._of_log(self.digests.log)
         yield from self._of_indexes()
 
     def _of_log(self, digest: LogDigest) -> Iterator[Damage]:
@@ -120,7 +113,7 @@ class CopyScrub:
         wrong: list[_Problem] = []
         error: Exception | None = None
         try:
-            for kind, digest in self._digests.indexes.items():
+            for kind, digest in self.digests.indexes.items():
                 wrong += self._wrong_of_index(kind, digest)
         except (RemoteStorageError, UnverifiedError) as e:
             error = e
@@ -131,14 +124,14 @@ class CopyScrub:
 
     def _wrong_of_index(self, kind: IndexType, digest: FileDigest) -> Iterator[_Problem]:
         part = _Part(f"the {kind.name} index", 0, digest)
-        fetch = partial(self._rsm.fetch_index, self._metadata, kind, as_stored=True)
+        fetch = partial(self.rsm.fetch_index, self.metadata, kind, as_stored=True)
         return self._wrong([part], lambda _: fetch(), _PassingBytes())
 
     def _fetch_log(self, parts: Sequence[_Part]) -> Iterator[bytes | memoryview]:
         end = parts[-1].start + parts[-1].size_bytes
         # An empty log has no last byte.
         last = end - 1 if end else None
-        return self._rsm.fetch_log_segment(self._metadata, parts[0].start, last)
+        return self.rsm.fetch_log_segment(self.metadata, parts[0].start, last)
 
     def _wrong(
         self, parts: Sequence[_Part], fetch: Fetch, passing: "_PassingBytes"
@@ -163,7 +156,7 @@ class CopyScrub:
         self, parts: Sequence[_Part], pieces: Iterator[bytes | memoryview]
     ) -> _Problem | None:
         """Read `pieces` and return the first problem of the parts."""
-        self._acquire(sum(part.size_bytes for part in parts))
+        self.acquire(sum(part.size_bytes for part in parts))
         try:
             sums = sums_of(pieces, [part.size_bytes for part in parts])
         except CorruptSegmentError:

@@ -61,26 +61,19 @@ class Repaired:
         return f"{self.segment_id}: {'repaired' if self.done else 'not repaired'}: {self.text}"
 
 
+@dataclass(eq=False)
 class SegmentRepair:
-    """Repair one segment at a time, with one chunk of the log and all indexes in memory."""
+    """Repair one segment at a time, with one chunk of the log and all indexes in memory.
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        run_id: str,
-        acquire: Callable[[int], None],
-    ) -> None:
-        """Prepare repairs.
+    Attributes:
+        run_id: of the scrub, for the audit trail.
+        acquire: acquire(size_bytes) returns when this many bytes may be read.
+    """
 
-        Args:
-            run_id: of the scrub, for the audit trail.
-            acquire: acquire(size_bytes) returns when this many bytes may be read.
-        """
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._run_id = run_id
-        self._acquire = acquire
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    run_id: str
+    acquire: Callable[[int], None]
 
     def attempt(
         self,
@@ -114,16 +107,16 @@ class SegmentRepair:
         try:
             indexes, changed = self._indexes(segment, digests)
             data = self._data(segment, digests.log.whole, indexes)
-            custom_metadata = self._rsm.copy_log_segment_data(segment, data)
+            custom_metadata = self.rsm.copy_log_segment_data(segment, data)
         except (CorruptSegmentError, RemoteResourceNotFoundError) as e:
             return False, f"it cannot be rebuilt: {e}"
         failpoint("replacement.copied")
         assert custom_metadata is not None  # RSM has returned some for the first copy.
         what = ", ".join(changed) or "no index; the manifest was another copy's"
-        context = MutationContext(reason=_REASON, rule_detail=f"scrub {self._run_id}: {what}"[:256])
+        context = MutationContext(reason=_REASON, rule_detail=f"scrub {self.run_id}: {what}"[:256])
         segment_id = segment.remote_log_segment_id
         try:
-            self._rlmm.replace_segment_data(
+            self.rlmm.replace_segment_data(
                 segment_id, segment.custom_metadata, custom_metadata, context
             )
         except ConcurrentUpdateError:
@@ -131,7 +124,7 @@ class SegmentRepair:
         except (InvalidStateTransitionError, RemoteResourceNotFoundError):
             # It is marked: its deletion may have come before the copy's objects.
             copied = replace(segment, custom_metadata=custom_metadata)
-            [error] = self._rsm.delete_log_segment_data_batch([copied])
+            [error] = self.rsm.delete_log_segment_data_batch([copied])
             left = "" if error is None else f"; objects of the new copy are left: {error}"
             return False, f"it was marked for deletion meanwhile{left}"
         return True, what
@@ -146,14 +139,14 @@ class SegmentRepair:
             stored = self._stored(segment, kind)
             if stored is None:
                 changed.append(kind.name)
-                stored = b"".join(self._rsm.fetch_index(segment, kind))
+                stored = b"".join(self.rsm.fetch_index(segment, kind))
             indexes[kind] = stored
         return indexes, changed
 
     def _stored(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
         """Return an index as it was copied; None if it is lost or damaged."""
         try:
-            return b"".join(self._rsm.fetch_index(segment, kind, as_stored=True))
+            return b"".join(self.rsm.fetch_index(segment, kind, as_stored=True))
         except (CorruptSegmentError, RemoteResourceNotFoundError):
             return None
 
@@ -176,8 +169,8 @@ class SegmentRepair:
         indexes: Mapping[IndexType, bytes],
     ) -> Iterator[SegmentChunk]:
         if log.size_bytes:
-            for piece in self._rsm.fetch_log_segment(segment, 0):
-                self._acquire(len(piece))
+            for piece in self.rsm.fetch_log_segment(segment, 0):
+                self.acquire(len(piece))
                 yield SegmentChunk(SegmentFile.LOG, piece)
         for kind, data in indexes.items():
             for at in range(0, len(data), CHUNK_BYTES):

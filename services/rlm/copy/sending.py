@@ -37,6 +37,7 @@ RequireRunning = Callable[[], None]
 """Raises CopyCancelledError if the copy is to stop."""
 
 
+@dataclass(eq=False)
 class SegmentSource:
     """Read an inspected segment for one copy, from the beginning for each request.
 
@@ -45,53 +46,46 @@ class SegmentSource:
     SegmentVanishedError, which every RemoteStorageManager passes on.
     """
 
-    def __init__(
-        self,
-        inspected: InspectedSegment,
-        chunk_bytes: int,
-        sent: BytesSent,
-        require_running: RequireRunning,
-    ) -> None:
-        self._inspected = inspected
-        self._chunk_bytes = chunk_bytes
-        self._sent = sent
-        self.require_running = require_running
-        self._counted_bytes = 0
+    inspected: InspectedSegment
+    chunk_bytes: int
+    sent: BytesSent
+    require_running: RequireRunning
+    _counted_bytes: int = field(init=False, default=0)
 
     def data(self) -> LogSegmentData:
         """Read from the beginning; bytes that were counted as sent before are subtracted."""
         self._count(-self._counted_bytes)
-        log, others = self._inspected, self._side_files()
+        log, others = self.inspected, self._side_files()
         headers = [SegmentFileHeader(SegmentFile.LOG, log.size_bytes, log.crc32c)]
         headers += [SegmentFileHeader(file, len(data)) for file, data in others]
         return LogSegmentData(headers, self._chunks())
 
     def _side_files(self) -> list[tuple[SegmentFile, bytes]]:
-        files = self._inspected.side_files
+        files = self.inspected.side_files
         return [(file, files[file]) for file in SegmentFile if file in files]
 
     def _chunks(self) -> Iterator[SegmentChunk]:
-        for data in self._log_chunks(self._inspected.segment.log_path):
+        for data in self._log_chunks(self.inspected.segment.log_path):
             yield SegmentChunk(SegmentFile.LOG, data)
             BYTES_COPIED.labels("message").inc(len(data))
             self._count(len(data))
             failpoint("copy.some_bytes_sent")
         for file, whole in self._side_files():
-            for at in range(0, len(whole), self._chunk_bytes):
-                yield SegmentChunk(file, whole[at : at + self._chunk_bytes])
+            for at in range(0, len(whole), self.chunk_bytes):
+                yield SegmentChunk(file, whole[at : at + self.chunk_bytes])
 
     def _count(self, size_bytes: int) -> None:
         self._counted_bytes += size_bytes
         if size_bytes:
-            self._sent(size_bytes)
+            self.sent(size_bytes)
 
     def _log_chunks(self, path: Path) -> Iterator[bytes]:
-        remaining_bytes = self._inspected.size_bytes
+        remaining_bytes = self.inspected.size_bytes
         with reading_segment(path), open(open_regular(path), "rb", buffering=0) as file:
-            file.seek(self._inspected.first_position)
+            file.seek(self.inspected.first_position)
             while remaining_bytes:
                 self.require_running()
-                data = file.read(min(remaining_bytes, self._chunk_bytes))
+                data = file.read(min(remaining_bytes, self.chunk_bytes))
                 if not data:
                     reason = (
                         f"the file was truncated while it was copied; {remaining_bytes} bytes are "

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from services.api.ids import uuid_to_text
@@ -87,31 +87,25 @@ def _confirmed_again(doubt: Doubt | None, now_s: float) -> Doubt:
     return Doubt(now_s, 1) if doubt is None else Doubt(doubt.since_s, doubt.polls + 1)
 
 
+@dataclass(eq=False)
 class RecalledTopics:
     """Find topics of a cluster that RLMM knows and the cluster no longer has. Not thread-safe.
 
-    Args:
+    Attributes:
         max_topics: to cache and to request.
         every_polls: read the topics again after so many polls; None to read them once.
     """
 
-    def __init__(
-        self,
-        rlmm: RemoteLogMetadataManager,
-        cluster_id: str,
-        max_topics: int = MAX_RECALLED_TOPICS,
-        every_polls: int | None = None,
-    ) -> None:
-        self._rlmm = rlmm
-        self._cluster_id = cluster_id
-        self._max_topics = max_topics
-        self._every_polls = every_polls
-        self._polls_until_read: int | None = 0
-        """None: never again."""
-        self._known_since_ms: dict[TopicName, int] = {}
-        self._settled: set[TopicName] = set()
-        """Topics that were read before and have had their answer."""
-        self._oldest_existing_ms: int | None = None
+    rlmm: RemoteLogMetadataManager
+    cluster_id: str
+    max_topics: int = MAX_RECALLED_TOPICS
+    every_polls: int | None = None
+    _polls_until_read: int | None = field(init=False, default=0)
+    """None: never again."""
+    _known_since_ms: dict[TopicName, int] = field(init=False, default_factory=dict)
+    _settled: set[TopicName] = field(init=False, default_factory=set)
+    """Topics that were read before and have had their answer."""
+    _oldest_existing_ms: int | None = field(init=False, default=None)
 
     @property
     def names(self) -> set[str]:
@@ -128,7 +122,7 @@ class RecalledTopics:
             self._known_since_ms = {
                 topic: since_ms for topic, since_ms in found.items() if topic not in self._settled
             }
-            self._polls_until_read = self._every_polls
+            self._polls_until_read = self.every_polls
 
     def existing(self, view: ClusterView) -> set[TopicName]:
         """List the topics without an answer so far that the cluster has by this view."""
@@ -170,7 +164,7 @@ class RecalledTopics:
                 "do, the first: %s:%s; the cluster may have been formatted again under its id, so "
                 "they are kept: run `sediment topics delete` for those that were deleted",
                 len(self._known_since_ms),
-                self._cluster_id,
+                self.cluster_id,
                 uuid_to_text(first.topic_id),
                 first.name,
             )
@@ -180,18 +174,18 @@ class RecalledTopics:
     def _read(self) -> dict[TopicName, int]:
         found: dict[TopicName, int] = {}
         for summary in all_partitions(
-            self._rlmm, cluster_id=self._cluster_id, page_size=MAX_PAGE_SIZE
+            self.rlmm, cluster_id=self.cluster_id, page_size=MAX_PAGE_SIZE
         ):
             if summary.delete_state is not None:
                 continue
             name, since_ms = summary.topic_id_partition, summary.known_since_ms
             topic = TopicName(name.topic_id, name.topic)
-            if topic not in found and len(found) == self._max_topics:
+            if topic not in found and len(found) == self.max_topics:
                 _log.warning(
                     "RLMM knows more than %d topics of cluster %s: deletions of the others are "
                     "noticed only if this RLM has had their logs",
-                    self._max_topics,
-                    self._cluster_id,
+                    self.max_topics,
+                    self.cluster_id,
                 )
                 break
             found[topic] = min(since_ms, found.get(topic, since_ms))

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.api.errors import (
     RemoteStorageError,
@@ -41,6 +41,7 @@ class _SentLog:
     at_s: float
 
 
+@dataclass(eq=False)
 class PolledLogs:
     """Report the polled logs of partitions to RLMM, if they changed or get old. Not thread-safe.
 
@@ -48,23 +49,16 @@ class PolledLogs:
     are listed only if its revision has changed, and an index is fetched only from a new newest
     segment.
 
-    Args:
+    Attributes:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        admin: ClusterAdmin,
-        rlmm: RemoteLogMetadataManager,
-        rsm: RemoteStorageManager,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._admin = admin
-        self._rlmm = rlmm
-        self._rsm = rsm
-        self._clock = clock
-        self._tiers: dict[TopicIdPartition, TierState] = {}
-        self._sent: dict[TopicIdPartition, _SentLog] = {}
+    admin: ClusterAdmin
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+    clock: Callable[[], float] = time.monotonic
+    _tiers: dict[TopicIdPartition, TierState] = field(init=False, default_factory=dict)
+    _sent: dict[TopicIdPartition, _SentLog] = field(init=False, default_factory=dict)
 
     def report(self, led: dict[TopicIdPartition, Leader]) -> list[Exception]:
         """Poll and report these partitions; return the failures, which stop no other partition.
@@ -95,8 +89,8 @@ class PolledLogs:
             ]
             due = filter(self._is_due, logs)
             for batch in report_batches(due, lambda log: len(log.lineage.entries)):
-                self._rlmm.report_partition_state([], batch)
-                at_s = self._clock()
+                self.rlmm.report_partition_state([], batch)
+                at_s = self.clock()
                 self._sent |= {log.topic_id_partition: _SentLog(log, at_s) for log in batch}
         except RemoteStorageError as e:
             failures.append(e)
@@ -111,7 +105,7 @@ class PolledLogs:
         found: dict[TopicIdPartition, LogOffsets] = {}
         for broker_id, epochs in sorted(by_leader.items()):
             try:
-                found |= self._admin.log_offsets(broker_id, epochs)
+                found |= self.admin.log_offsets(broker_id, epochs)
             except ClusterUnreachableError as e:
                 failures.append(e)
         return found
@@ -120,11 +114,11 @@ class PolledLogs:
         """Return the revisions of the partitions that RLMM knows."""
         found: dict[TopicIdPartition, int] = {}
         for some in batches(names, MAX_REVISIONS):
-            found |= zip(some, self._rlmm.partition_revisions(some), strict=True)
+            found |= zip(some, self.rlmm.partition_revisions(some), strict=True)
         return {name: revision for name, revision in found.items() if revision}
 
     def _lineage(self, name: TopicIdPartition, revision: int, failures: list[Exception]) -> Lineage:
-        state = self._tiers.setdefault(name, TierState(self._rsm, self._rlmm, name))
+        state = self._tiers.setdefault(name, TierState(self.rsm, self.rlmm, name))
         try:
             if state.cached.revision != revision:
                 state.refresh()
@@ -137,4 +131,4 @@ class PolledLogs:
 
     def _is_due(self, log: PolledLog) -> bool:
         sent = self._sent.get(log.topic_id_partition)
-        return sent is None or sent.log != log or self._clock() - sent.at_s >= RENEW_S
+        return sent is None or sent.log != log or self.clock() - sent.at_s >= RENEW_S
