@@ -20,7 +20,7 @@ from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import SegmentObjects
 from services.cli.command import Command, Group, option
 from services.cli.interrupts import interruptible
-from services.cli.output import CommandError, Format, Table, print_json, print_tables, say
+from services.cli.output import Cells, CommandError, Format, Table, print_json, print_tables, say
 from services.cli.security import chosen_security
 from services.client.leader import LeaderReads
 from services.common.addresses import each_address
@@ -325,8 +325,7 @@ class Call:
         items: Iterable[T],
         as_json: Callable[[T], object],
         what: str,
-        columns: Sequence[str],
-        as_row: Callable[[T], Sequence[object]],
+        as_row: Callable[[T], Cells],
     ) -> None:
         """Print a JSON document for each item as it arrives, or a table of all.
 
@@ -346,7 +345,8 @@ class Call:
             for item in shown:
                 print_json(as_json(item))
         elif rows := [as_row(item) for item in shown]:
-            print_tables(("", columns, rows), is_wide=self.is_wide)
+            table = ("", list(rows[0]), [[*row.values()] for row in rows])
+            print_tables(table, is_wide=self.is_wide)
         else:
             say(f"no {what}")
         if limit and next(remaining, None) is not None:

@@ -21,7 +21,7 @@ from services.cli.command import ListGroup, argument, option, quantity, toggle
 from services.cli.connections import Call, command_group, completed, with_services
 from services.cli.names import find_partition, find_topic
 from services.cli.offsets import TIME_HELP, time_ms
-from services.cli.output import CommandError
+from services.cli.output import Cells, CommandError
 from services.cli.tables import Wide
 from services.common.quantities import DURATION_MS
 from services.views.documents import Json, fields_as_json
@@ -29,10 +29,6 @@ from services.views.texts import time_text
 
 app = command_group("Keep offsets from deletion, and list what is kept.", ListGroup)
 
-_COLUMNS = (
-    *("hold", "kind", "of", "offsets", "until", "reason"),
-    *map(Wide, ("set by", "set at")),
-)
 _SCOPE_HELP = (
     "A topic or a partition: orders, orders-0; TOPIC_ID:orders if several have had the name."
 )
@@ -56,7 +52,7 @@ def list_holds(call: Call, scope: _Scope = None) -> None:
         else:
             listed = [each for each in all_holds(manager) if _overlap(each, _of(manager, scope))]
     listed.sort(key=lambda each: (each.scope, each.name))
-    call.show_each(listed, _as_json, "holds", _COLUMNS, _as_row)
+    call.show_each(listed, _as_json, "holds", _as_row)
 
 
 @app.command("set")
@@ -109,7 +105,7 @@ def set_hold(
             times = [None if text is None else time_ms(text) for text in (from_time, to_time)]
             wanted = list(_resolved(manager, hold, *times))
         held = [manager.set_hold(each, lease_ms) for each in wanted]
-    call.show_each(held, _as_json, "holds", _COLUMNS, _as_row)
+    call.show_each(held, _as_json, "holds", _as_row)
 
 
 @app.command("end")
@@ -143,7 +139,7 @@ def end_hold(
                 raise CommandError(f"{each}; `{each.how_to_end}` ends it")
         for each in chosen:
             manager.end_hold(each, MutationContext(reason=reason))
-    call.show_each(chosen, _as_json, "holds", _COLUMNS, _as_row)
+    call.show_each(chosen, _as_json, "holds", _as_row)
 
 
 def _one_scope(scope: str | None, every_topic: bool) -> str:
@@ -226,14 +222,14 @@ def _as_json(hold: Hold) -> Json:
     return fields_as_json(hold)
 
 
-def _as_row(hold: Hold) -> tuple[object, ...]:
-    return (
-        hold.name,
-        hold.kind.value.lower(),
-        "all topics" if hold.topic_id is None else hold.scope,
-        hold.offsets.removeprefix("offsets "),
-        "-" if hold.until_ms is None else time_text(hold.until_ms),
-        hold.reason or "-",
-        hold.actor,
-        time_text(hold.set_at_ms),
-    )
+def _as_row(hold: Hold) -> Cells:
+    return {
+        "hold": hold.name,
+        "kind": hold.kind.value.lower(),
+        "of": "all topics" if hold.topic_id is None else hold.scope,
+        "offsets": hold.offsets.removeprefix("offsets "),
+        "until": "-" if hold.until_ms is None else time_text(hold.until_ms),
+        "reason": hold.reason or "-",
+        Wide("set by"): hold.actor,
+        Wide("set at"): time_text(hold.set_at_ms),
+    }

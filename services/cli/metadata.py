@@ -202,11 +202,8 @@ def _print_committed_offsets(file: Path, call: Call) -> None:
         offsets = read_committed_offsets(_text_of(file))
     except MetadataValueError as e:
         raise CommandError(f"{file}: {e}", EXIT_PARTIAL) from e
-    columns = ("partition", "offset")
-    rows = sorted(offsets.items())
-    call.show_each(
-        rows, lambda row: dict(zip(columns, row, strict=True)), "offsets", columns, tuple
-    )
+    rows = [{"partition": number, "offset": at} for number, at in sorted(offsets.items())]
+    call.show_each(rows, dict, "offsets", dict)
 
 
 def _print_snapshot(file: Path, call: Call) -> None:

@@ -21,7 +21,7 @@ from services.api.remote_log_manager import FetchError, IsolationLevel
 from services.cli.command import option
 from services.cli.connections import Call, TopicPartition, command_group, with_services
 from services.cli.names import find_readable_partition
-from services.cli.output import EXIT_FAILED, EXIT_USAGE, CommandError
+from services.cli.output import EXIT_FAILED, EXIT_USAGE, Cells, CommandError
 from services.views.documents import Json, fields_as_json
 from services.views.texts import partition_text, time_text
 
@@ -67,9 +67,8 @@ def offsets(
     with call.rlm_readers() as (given, manager):
         tp = find_readable_partition(given, topic_partition, call)
         offsets = find_offsets(manager, tp, [*wanted.values()], isolation)
-    columns = ("of", "offset", "epoch", "time of the record")
     named = zip(wanted, offsets, strict=True)
-    call.show_each(named, partial(_as_json, fields_as_json(tp)), "offsets", columns, _as_row)
+    call.show_each(named, partial(_as_json, fields_as_json(tp)), "offsets", _as_row)
 
 
 def _as_json(partition: Json, named: tuple[str, OffsetAnswer]) -> Json:
@@ -80,11 +79,12 @@ def _as_json(partition: Json, named: tuple[str, OffsetAnswer]) -> Json:
     }
 
 
-def _as_row(named: tuple[str, OffsetAnswer]) -> tuple[object, ...]:
+def _as_row(named: tuple[str, OffsetAnswer]) -> Cells:
     of, answer = named
     epoch = "-" if answer.leader_epoch is None else str(answer.leader_epoch)
     offset = "-" if answer.offset == NO_OFFSET else str(answer.offset)
-    return of, offset, epoch, time_text(answer.timestamp_ms, "milliseconds")
+    at = time_text(answer.timestamp_ms, "milliseconds")
+    return {"of": of, "offset": offset, "epoch": epoch, "time of the record": at}
 
 
 def find_offsets(

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from types import TracebackType
@@ -63,6 +63,8 @@ WATCHED_S = 5.0
 
 Table: TypeAlias = tuple[str, Sequence[str], Iterable[Sequence[object]]]
 """Title, columns and rows."""
+Cells: TypeAlias = Mapping[str, object]
+"""A row of a list: each cell under the head of its column, of which all rows have the same."""
 
 
 class Format(StrEnum):

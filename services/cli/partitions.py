@@ -32,7 +32,7 @@ from services.cli.connections import (
     with_services,
 )
 from services.cli.names import find_partition, matching, names_of_partition
-from services.cli.output import EXIT_FAILED, CommandError, say
+from services.cli.output import EXIT_FAILED, Cells, CommandError, say
 from services.cli.tables import Wide
 from services.common.quantities import counted
 from services.common.retry import replan
@@ -43,10 +43,6 @@ from services.views.tier import problem_text
 app = command_group("Show what an RLM ships and serves; repair a partition.", ListGroup)
 
 NO_LEADER_EPOCH = -1
-_COLUMNS = (
-    *("partition", "local", "tier", "lag", "blocked", Wide("offsets"), Wide("local log start")),
-    *map(Wide, ("copied through", "local segments", "tier segments", "lag segments")),
-)
 _SHOWN = 20
 """The most problems that are printed."""
 NOT_MARKED = "not marked for deletion"
@@ -65,7 +61,7 @@ def list_partitions(call: Call, names: TopicPartitions = None) -> None:
         chosen = matching(every, names, lambda d: names_of_partition(d.topic_id_partition))
         page = manager.describe_partitions(page_size=1)
     chosen.sort(key=_order)
-    call.show_each(chosen, fields_as_json, "partitions", _COLUMNS, _as_row)
+    call.show_each(chosen, fields_as_json, "partitions", _as_row)
     for rlm in page.rlms:
         listener = f", for consumers of Kafka at {rlm.listener}" if rlm.listener else ""
         say(f"live: the RLM of broker {rlm.broker_id} at {rlm.address}{listener}")
@@ -198,20 +194,22 @@ def drop_history(
     say(f"{what}, deleted")
 
 
-def _as_row(d: PartitionDescription) -> tuple[object, ...]:
-    return (
-        partition_text(d.topic_id_partition),
-        size_text(d.local_size_bytes),
-        size_text(d.remote_size_bytes),
-        size_text(d.lag_bytes) if d.lag_segments else "-",
-        _blocked(d) or "-",
-        f"{d.log_start_offset}-{d.log_end_offset - 1}" if d.log_end_offset > 0 else "-",
-        str(d.local_log_start_offset),
-        "-" if d.copied_through_offset < 0 else str(d.copied_through_offset),
-        d.local_segments,
-        d.remote_segments,
-        d.lag_segments,
-    )
+def _as_row(d: PartitionDescription) -> Cells:
+    offsets = f"{d.log_start_offset}-{d.log_end_offset - 1}" if d.log_end_offset > 0 else "-"
+    copied_through = "-" if d.copied_through_offset < 0 else str(d.copied_through_offset)
+    return {
+        "partition": partition_text(d.topic_id_partition),
+        "local": size_text(d.local_size_bytes),
+        "tier": size_text(d.remote_size_bytes),
+        "lag": size_text(d.lag_bytes) if d.lag_segments else "-",
+        "blocked": _blocked(d) or "-",
+        Wide("offsets"): offsets,
+        Wide("local log start"): str(d.local_log_start_offset),
+        Wide("copied through"): copied_through,
+        Wide("local segments"): d.local_segments,
+        Wide("tier segments"): d.remote_segments,
+        Wide("lag segments"): d.lag_segments,
+    }
 
 
 def _blocked(d: PartitionDescription) -> int:

@@ -29,7 +29,7 @@ from services.cli.connections import (
     with_services,
 )
 from services.cli.names import find_topic, known_topics
-from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, progress, say
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, Cells, CommandError, progress, say
 from services.cli.tables import Wide
 from services.common.fair_queue import TokenBucket
 from services.common.quantities import DURATION_MS, SIZE_BYTES, counted
@@ -60,11 +60,6 @@ app = command_group()
 
 _SHOWN = 10
 """The most damaged segments that a run names."""
-_COLUMNS = (
-    *("kind", "partition", "age"),
-    *map(Wide, ("last seen", "first seen", "times", "last run", "segment id", "object")),
-    "detail",
-)
 
 Rate = Annotated[
     int,
@@ -102,7 +97,6 @@ def anomalies(
             chain(first, found),
             as_json,
             "anomalies",
-            _COLUMNS,
             lambda each: _anomaly_as_row(each, names, now_ms),
         )
 
@@ -123,22 +117,21 @@ def _topic_id(manager: RemoteLogMetadataManager, text: str) -> UUID:
         return find_topic(manager, text).topic_id
 
 
-def _anomaly_as_row(
-    recorded: RecordedAnomaly, names: Mapping[UUID, str], now_ms: int
-) -> tuple[object, ...]:
+def _anomaly_as_row(recorded: RecordedAnomaly, names: Mapping[UUID, str], now_ms: int) -> Cells:
     anomaly = recorded.anomaly
-    return (
-        anomaly.kind.value,
-        f"{names.get(anomaly.topic_id) or uuid_to_text(anomaly.topic_id)}-{anomaly.partition}",
-        age_text(now_ms - recorded.last_seen_ms),
-        time_text(recorded.last_seen_ms),
-        time_text(recorded.first_seen_ms),
-        recorded.times_seen,
-        recorded.run_id,
-        uuid_to_text(anomaly.segment_id),
-        anomaly.object_key or "-",
-        anomaly.detail or "-",
-    )
+    topic = names.get(anomaly.topic_id) or uuid_to_text(anomaly.topic_id)
+    return {
+        "kind": anomaly.kind.value,
+        "partition": f"{topic}-{anomaly.partition}",
+        "age": age_text(now_ms - recorded.last_seen_ms),
+        Wide("last seen"): time_text(recorded.last_seen_ms),
+        Wide("first seen"): time_text(recorded.first_seen_ms),
+        Wide("times"): recorded.times_seen,
+        Wide("last run"): recorded.run_id,
+        Wide("segment id"): uuid_to_text(anomaly.segment_id),
+        Wide("object"): anomaly.object_key or "-",
+        "detail": anomaly.detail or "-",
+    }
 
 
 @app.command()

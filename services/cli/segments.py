@@ -18,21 +18,13 @@ from services.api.superseded import is_tail
 from services.cli.command import option, toggle
 from services.cli.connections import Call, TopicPartition, command_group, with_services
 from services.cli.names import find_partition
-from services.cli.output import CommandError
+from services.cli.output import Cells, CommandError
 from services.cli.tables import Wide
 from services.views.documents import Json, event_as_json, fields_as_json, segment_as_json
 from services.views.explanation import actor_text, change_text, end_offset_of
 from services.views.texts import epochs_text, partition_text, size_text, state_text, time_text
 
 app = command_group()
-
-
-_COLUMNS = ("offsets", "size", "state", "latest record", Wide("epochs"), Wide("segment id"))
-_KEPT_COLUMNS = ("partition", "offsets", "size", "kept until", Wide("segment id"))
-_EVENT_COLUMNS = (
-    *("time", "change", "end offset", *map(Wide, ("from", "revision", "segment id", "plan"))),
-    *(Wide("repeats"), "by and why"),
-)
 
 
 class State(StrEnum):
@@ -66,7 +58,7 @@ def segments(
     with call.rlmm_client() as manager:
         if kept:
             found = kept_segments(manager, topic_partition)
-            call.show_each(found, _kept_as_json, "kept segments", _KEPT_COLUMNS, _kept_as_row)
+            call.show_each(found, _kept_as_json, "kept segments", _kept_as_row)
             return
         tp = find_partition(manager, topic_partition)
         states = [each for each in RemoteLogSegmentState if state_text(each.value) in (state or ())]
@@ -74,7 +66,7 @@ def segments(
         if offset is not None:
             listed = (each for each in listed if each.start_offset <= offset)
         as_object = partial(_segment_as_json, fields_as_json(tp))
-        call.show_each(listed, as_object, "segments", _COLUMNS, _segment_as_row)
+        call.show_each(listed, as_object, "segments", _segment_as_row)
 
 
 def _segment_as_json(partition: Json, segment: RemoteLogSegmentMetadata) -> Json:
@@ -97,25 +89,25 @@ def _kept_as_json(segment: RemoteLogSegmentMetadata) -> Json:
     return _segment_as_json(partition, segment) | fields_as_json(segment, "kept_until_ms")
 
 
-def _kept_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
-    return (
-        partition_text(segment.topic_id_partition),
-        f"{segment.start_offset}-{segment.end_offset}",
-        size_text(max(segment.segment_size_in_bytes, 0)),
-        time_text(segment.kept_until_ms or 0),
-        uuid_to_text(segment.remote_log_segment_id.id),
-    )
+def _kept_as_row(segment: RemoteLogSegmentMetadata) -> Cells:
+    return {
+        "partition": partition_text(segment.topic_id_partition),
+        "offsets": f"{segment.start_offset}-{segment.end_offset}",
+        "size": size_text(max(segment.segment_size_in_bytes, 0)),
+        "kept until": time_text(segment.kept_until_ms or 0),
+        Wide("segment id"): uuid_to_text(segment.remote_log_segment_id.id),
+    }
 
 
-def _segment_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
-    return (
-        f"{segment.start_offset}-{segment.end_offset}",
-        size_text(max(segment.segment_size_in_bytes, 0)),
-        state_text(segment.state.value) + (", tail" if is_tail(segment) else ""),
-        time_text(segment.max_timestamp_ms),
-        epochs_text(segment.segment_leader_epochs),
-        uuid_to_text(segment.remote_log_segment_id.id),
-    )
+def _segment_as_row(segment: RemoteLogSegmentMetadata) -> Cells:
+    return {
+        "offsets": f"{segment.start_offset}-{segment.end_offset}",
+        "size": size_text(max(segment.segment_size_in_bytes, 0)),
+        "state": state_text(segment.state.value) + (", tail" if is_tail(segment) else ""),
+        "latest record": time_text(segment.max_timestamp_ms),
+        Wide("epochs"): epochs_text(segment.segment_leader_epochs),
+        Wide("segment id"): uuid_to_text(segment.remote_log_segment_id.id),
+    }
 
 
 @app.command()
@@ -140,20 +132,20 @@ def events(
         def as_object(event: PartitionEvent) -> Json:
             return partition | event_as_json(event)
 
-        call.show_each(listed, as_object, "events", _EVENT_COLUMNS, _event_as_row)
+        call.show_each(listed, as_object, "events", _event_as_row)
 
 
-def _event_as_row(event: PartitionEvent) -> tuple[object, ...]:
+def _event_as_row(event: PartitionEvent) -> Cells:
     why = "; ".join(text for text in (event.reason, event.rule_detail) if text)
     to_state = event.to_state or ("none" if event.from_state else "")
-    return (
-        time_text(event.at_ms),
-        change_text(replace(event, from_state="", to_state=to_state)),
-        end_offset_of(event) or "-",
-        state_text(event.from_state) or "-",
-        event.revision,
-        "-" if event.segment_id is None else uuid_to_text(event.segment_id),
-        event.plan_id or "-",
-        event.repeat_count,
-        f"{actor_text(event)}: {why or '-'}",
-    )
+    return {
+        "time": time_text(event.at_ms),
+        "change": change_text(replace(event, from_state="", to_state=to_state)),
+        "end offset": end_offset_of(event) or "-",
+        Wide("from"): state_text(event.from_state) or "-",
+        Wide("revision"): event.revision,
+        Wide("segment id"): "-" if event.segment_id is None else uuid_to_text(event.segment_id),
+        Wide("plan"): event.plan_id or "-",
+        Wide("repeats"): event.repeat_count,
+        "by and why": f"{actor_text(event)}: {why or '-'}",
+    }

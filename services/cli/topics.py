@@ -27,7 +27,7 @@ from services.cli.connections import (
 from services.cli.local_retention import put_owner
 from services.cli.names import chosen_topics, find_readable_partition, find_topic
 from services.cli.offsets import exit_code_of_fetch
-from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, CommandError, say
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, Cells, CommandError, say
 from services.cli.tables import Wide
 from services.common.quantities import DURATION_MS, SIZE_BYTES, counted
 from services.common.retry import replan
@@ -36,7 +36,6 @@ from services.views.texts import partition_text, time_text
 from services.views.topics import TopicFigures
 
 _BeforeAndAfter: TypeAlias = tuple[StoredTopicConfig, StoredTopicConfig]
-_COLUMNS = ("topic", Wide("topic id"), "partitions", "settings")
 _REMOVED = (RemotePartitionDeleteState.DELETE_PARTITION_FINISHED,)
 
 app = command_group("List, configure and delete topics.")
@@ -56,17 +55,21 @@ def list_topics(
             listed,
             lambda topic: _as_json(topic, manager.topic_config(topic.topic_id)),
             "topics",
-            _COLUMNS,
             lambda topic: _as_row(topic, manager.topic_config(topic.topic_id), removed),
         )
 
 
-def _as_row(topic: TopicFigures, stored: StoredTopicConfig, removed: bool) -> tuple[object, ...]:
+def _as_row(topic: TopicFigures, stored: StoredTopicConfig, removed: bool) -> Cells:
     ends = "removed" if removed else "being deleted"
     texts = [f"{topic.deleting:,} {ends}"] if topic.deleting else []
     texts += [f"{name}={value}" for name, value in sorted(stored.entries.items())]
     id = uuid_to_text(topic.topic_id)
-    return topic.name, id, len(topic.partitions), " ".join(texts) or "-"
+    return {
+        "topic": topic.name,
+        Wide("topic id"): id,
+        "partitions": len(topic.partitions),
+        "settings": " ".join(texts) or "-",
+    }
 
 
 @app.command("show")

@@ -18,7 +18,7 @@ from services.cli.connections import (
     with_services,
 )
 from services.cli.names import chosen_topics, find_partition
-from services.cli.output import EXIT_FAILED, EXIT_PARTIAL
+from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, Cells
 from services.cli.reconcile import (
     Rate,
     damage_lines,
@@ -35,7 +35,6 @@ from services.workflows.partition_scrub import PartitionScrubbed, scrub_partitio
 
 app = command_group()
 
-_COLUMNS = ("topic", "check", "age", "verified", "failed", Wide("parts"), Wide("size"))
 _SHOWN = 10
 
 
@@ -125,7 +124,6 @@ def verified(call: Call, topics: Topics = None) -> None:
         [(each, kind, last.get((each.topic_id, kind))) for each in chosen for kind in CHECKS],
         lambda each: _verified_as_json(*each),
         "topics",
-        _COLUMNS,
         lambda each: _verified_as_row(*each, now_ms),
     )
 
@@ -137,16 +135,24 @@ def _verified_as_json(topic: TopicFigures, kind: RunKind, last: RecordedRun | No
 
 def _verified_as_row(
     topic: TopicFigures, kind: RunKind, last: RecordedRun | None, now_ms: int
-) -> tuple[object, ...]:
+) -> Cells:
     name, check, of = topic.name, kind.value.lower(), topic.totals.finished_segments
     if last is None:
-        return (name, check, "never", f"0/{of:,}", 0, "-", "-")
-    return (
-        name,
-        check,
-        age_text(now_ms - last.ended_ms),
-        f"{last.counts.done_segments:,}/{of:,}",
-        last.counts.failed_segments,
-        f"{last.ended_parts}/{last.parts}",
-        size_text(last.counts.done_bytes),
-    )
+        return {
+            "topic": name,
+            "check": check,
+            "age": "never",
+            "verified": f"0/{of:,}",
+            "failed": 0,
+            Wide("parts"): "-",
+            Wide("size"): "-",
+        }
+    return {
+        "topic": name,
+        "check": check,
+        "age": age_text(now_ms - last.ended_ms),
+        "verified": f"{last.counts.done_segments:,}/{of:,}",
+        "failed": last.counts.failed_segments,
+        Wide("parts"): f"{last.ended_parts}/{last.parts}",
+        Wide("size"): size_text(last.counts.done_bytes),
+    }
