@@ -67,6 +67,17 @@ def test_a_refused_statement_is_named_and_costs_no_connection(engine: Engine) ->
     assert transactions.read_row("SELECT 1 AS one", {}).one == 1
 
 
+def test_a_statement_that_took_too_long_does_not_run_again(database_url: str) -> None:
+    engine = create_database_engine(database_url, DatabaseLimits(statement_timeout_ms=100))
+    transactions = Transactions(engine)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SEQUENCE runs"))
+    with pytest.raises(RetriableRemoteStorageError, match="57014"):
+        transactions.read_row("SELECT nextval('runs'), pg_sleep(%(s)s)", {"s": 60})
+    assert transactions.read_row("SELECT nextval('runs') AS n", {}).n == 2
+    engine.dispose()
+
+
 def test_when_the_database_ended_its_sessions_one_read_fails(
     engine: Engine, database_url: str
 ) -> None:

@@ -6,9 +6,9 @@ services.common.fair_queue is.
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TypeAlias
 
@@ -49,7 +49,7 @@ _Apply: TypeAlias = Callable[[Connection, Mapping[int, Requested[SegmentChange]]
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
     requested: Requested[SegmentChange]
-    answer: Future[_Answer] = field(default_factory=Future)
+    answer: SimpleQueue[_Answer] = field(default_factory=SimpleQueue)
 
 
 class GroupCommit:
@@ -161,13 +161,13 @@ class _Queue:
 
     def _waited(self, own: _Waiter) -> _Answer:
         try:
-            return own.answer.result(self._max_wait_s)
-        except TimeoutError:
+            return own.answer.get(timeout=self._max_wait_s)
+        except Empty:
             with self._lock:
                 if own in self._waiters:
                     self._waiters.remove(own)
                     return _Turn.LEAVE
-        return own.answer.result()  # The leader is applying the change.
+        return own.answer.get()  # The leader is applying the change.
 
     def _lead(self, own: _Waiter) -> _Answer:
         """Apply `own` and the waiting changes, then pass the lead on."""
@@ -180,7 +180,7 @@ class _Queue:
             answers = self._answers([own, *others])
         finally:
             for waiter, answer in zip(others, answers[1:], strict=True):
-                waiter.answer.set_result(answer)
+                waiter.answer.put(answer)
             self._pass_lead_on()
         return answers[0]
 
@@ -208,7 +208,7 @@ class _Queue:
     def _pass_lead_on(self) -> None:
         with self._lock:
             if self._waiters:
-                self._waiters.pop(0).answer.set_result(_Turn.LEAD)
+                self._waiters.pop(0).answer.put(_Turn.LEAD)
             else:
                 self._lead_is_free = True
 
