@@ -333,6 +333,10 @@ shape: $(VENV)/.dev ## Count lines, settings, RPCs and modules against their bud
 bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/
 	$(BIN)/python -m benchmarks $(BENCH)
 
+.PHONY: bench-check
+bench-check: $(VENV)/.dev ## Count calls, requests and statements of each operation; fail if one rose (UPDATE=1 takes them)
+	$(BIN)/python -m benchmarks.check $(if $(UPDATE),--update)
+
 .PHONY: clean
 clean: ## Remove what was built and installed here
 	rm -rf $(VENV) $(EXPORT_VENV) $(SITE_VENV) gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,8 +23,11 @@ COUNTS_STATEMENTS = {"shared_preload_libraries": "pg_stat_statements"}
 """Settings of a PostgreSQL that counts statements."""
 
 STATEMENTS = "statements"
-_LEFT_OUT = r"alembic_version|^SELECT current_setting\(|pg_current_snapshot|pg_stat_statements"
-"""In the statements of readiness checks, of watches, and of the count itself."""
+_LEFT_OUT = (
+    r"alembic_version|^SELECT current_setting\(|pg_current_snapshot|pg_stat_statements"
+    r"|AS oldest_s|FROM tool_runs WHERE kind"
+)
+"""In statements of readiness checks, watches, RLMM's gauges of ages, and the count itself."""
 
 _COUNT = """
     SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements

@@ -42,7 +42,7 @@ _ID = uuid4()
 def run() -> Result:
     with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
         log_dir = write_log_dir(Path(name) / "log")
-        logs = [_GrowingLog(log_dir, TopicIdPartition(_ID, "bench", n)) for n in range(PARTITIONS)]
+        logs = [GrowingLog(log_dir, TopicIdPartition(_ID, "bench", n)) for n in range(PARTITIONS)]
         settings = {"RLM_REMOTE_LOG_MANAGER_TASK_INTERVAL_MS": str(INTERVAL_MS)}
         with deployed([log_dir], settings) as services:
             eventually(lambda: _copies_tails(services), deadline_ms=60_000)
@@ -87,7 +87,7 @@ def run() -> Result:
     )
 
 
-class _GrowingLog:
+class GrowingLog:
     """The log of a partition, to whose only segment batches of one record are appended."""
 
     def __init__(self, log_dir: Path, name: TopicIdPartition) -> None:
@@ -113,7 +113,7 @@ class _GrowingLog:
 
 
 @contextmanager
-def _growing(logs: list[_GrowingLog]) -> Iterator[None]:
+def _growing(logs: list[GrowingLog]) -> Iterator[None]:
     """Append to each log each second, one log after the other."""
     stopped = Event()
 
