@@ -59,15 +59,22 @@ class Deployment:
     def another_rsm(
         self, changes: Mapping[str, str], security: ClientSecurity = PLAINTEXT
     ) -> Iterator[tuple[RemoteStorageManagerClient, int]]:
-        """Start one more RSM on the same store with other settings; yield a client and its pid."""
+        """Start one more RSM as `rsm_process` does; yield a client and its pid."""
+        with (
+            self.rsm_process(changes) as service,
+            open_channel(service.address, security) as channel,
+        ):
+            yield RemoteStorageManagerClient(channel, service.address), service.process.pid
+
+    @contextmanager
+    def rsm_process(self, changes: Mapping[str, str]) -> Iterator[ServiceProcess]:
+        """Start one more RSM on the same store with other settings."""
         settings = {**rsm_settings(self.stack.s3.endpoint, BUCKET, PREFIX), **changes}
         with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
             service = ServiceProcess("rsm", settings, Path(name))
             service.start()
             try:
-                with open_channel(service.address, security) as channel:
-                    client = RemoteStorageManagerClient(channel, service.address)
-                    yield client, service.process.pid
+                yield service
             finally:
                 service.stop()
 
