@@ -24,25 +24,25 @@ BUDGETS = {
     "services/api": 6_490,
     "services/common": 2_120,
     "services/rpc": 6_070,
-    "services/rsm": 7_660,
+    "services/rsm": 9_160,
     "services/rlmm": 10_490,
     "services/workflows": 4_860,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
-    "services/cli": 8_280,
+    "services/cli": 8_480,
     "services/console": 1_170,
     "services/local": 2_400,
     "services/interop": 1_730,
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 84_000
-PLUGIN_LINES = 6_160
+PRODUCT_LINES = 85_700
+PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_720
-TEST_LINES = 123_900
-SETTINGS = 164
-RPCS = 70
+TEST_LINES = 128_500
+SETTINGS = 168
+RPCS = 71
 
 READING = ("services.rlm.fetch", "services.rlm.consumers", "services.client")
 SHARED_BY_RLM = ("partition", "tier", "losses", "reporting", "kafka_log", "metrics", "settings")
