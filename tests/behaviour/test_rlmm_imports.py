@@ -115,6 +115,17 @@ def test_imported_segments_are_found_as_if_they_had_lived(rlmm: OwnRlmm, seed: i
     assert imported == lived
 
 
+def test_a_copy_that_takes_the_place_of_a_deleted_one_overlaps_nothing(rlmm: OwnRlmm) -> None:
+    """Nothing clears that flag: with it each look-up of the epoch would read more than a row."""
+    gone, later = segment(LIVED, 0, 19, state=FINISHED), segment(LIVED, 5, 9, state=FINISHED)
+    deleted = replace(gone, state=DELETE_STARTED)
+    rlmm.import_remote_log_segments(SegmentImport((each,)) for each in (gone, deleted, later))
+    at_once = tuple(of_partition(each, IMPORTED) for each in (gone, deleted, later))
+    assert rlmm.import_remote_log_segments([SegmentImport(at_once)]) == ImportedSegments(2, 0, 1)
+    assert look_up_rows(rlmm.engine, IMPORTED) == look_up_rows(rlmm.engine, LIVED)
+    assert [row.overlapped for row in look_up_rows(rlmm.engine, IMPORTED)[:2]] == [False, False]
+
+
 @pytest.mark.deep
 def test_a_long_history_is_the_same_elsewhere(rlmm: OwnRlmm) -> None:
     history = store_long_history(rlmm.database_url, 2_500)

@@ -128,8 +128,8 @@ class _Wave:
     Attributes:
         finished: in their order, also those of `added` that come finished.
         deleted_ends: the highest offset of the deleted segments of each partition. A copy that
-            finishes later and begins at or below it belongs to the next wave: it could take the
-            place of one that is deleted here.
+            finishes later and begins at or below it belongs to the next wave: in this one it would
+            share offsets with a segment that is gone, and be flagged as overlapped for good.
     """
 
     added: list[Addition] = field(default_factory=list)
