@@ -22,20 +22,24 @@ from services.rsm.active_copies import Waiter
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.backends.s3 import S3Storage
-from services.rsm.backends.s3_answers import BoundedPools
+from services.rsm.backends.s3_answers import BOUNDED_POOLS
 from services.rsm.backends.s3_credentials import (
     FileCredentials,
     FixedCredentials,
     SdkCredentials,
     StoreCredentials,
 )
-from services.rsm.backends.s3_http import S3Target, http_pool
+from services.rsm.backends.s3_http import Proxy, S3Target, http_pool
 from services.rsm.backends.s3_probe import S3Probe
 from services.rsm.backends.s3_rules import rules_of
-from services.rsm.backends.traced_pools import TracedPools
+from services.rsm.backends.traced_pools import TRACED_POOLS
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
-from services.rsm.locations_file import RegisteredLocation, current_location, other_locations
+from services.rsm.locations_file import (
+    RegisteredLocation,
+    current_location,
+    registered_locations,
+)
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.metrics import MeasuredStorage, publish_part_buffers
 from services.rsm.probe import StoreProbe, StoreRule
@@ -95,26 +99,25 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
     Raises:
         SystemExit: the file, or one with a key, cannot be used.
     """
-    http = _http(settings, waiter or Waiter())
-    own = _own_credentials(settings, http)
-    current, *others = (
+    stores = _Stores(settings, waiter or Waiter())
+    listed = [
         Location(
             each.id,
-            MeasuredStorage(_backend(settings, each, own, http)),
+            MeasuredStorage(stores.of(each)),
             each.prefix,
             str(each),
             each.foreign_layout(),
             each.is_read_only,
         )
-        for each in (current_location(settings), *other_locations(settings))
-    )
-    return Locations(current, others)
+        for each in registered_locations(settings)
+    ]
+    current = next(each for each in listed if each.location_id == settings.location_id)
+    return Locations(current, [each for each in listed if each is not current])
 
 
 def build_backend(settings: RsmSettings) -> StorageBackend:
     """Build the backend of the current location."""
-    http = _http(settings, Waiter())
-    return _backend(settings, current_location(settings), _own_credentials(settings, http), http)
+    return _Stores(settings, Waiter()).of(current_location(settings))
 
 
 def build_start_up(
@@ -161,25 +164,44 @@ def _rules_of(locations: Locations) -> list[StoreRule]:
     return rules
 
 
-def _backend(
-    settings: RsmSettings,
-    location: RegisteredLocation,
-    own: StoreCredentials | None,
-    http: PoolManager,
-) -> StorageBackend:
-    if location.backend == "filesystem":
-        return FilesystemStorage(location.directory or Path())
-    target = S3Target(
-        endpoint=location.endpoint,
-        secure=location.secure,
-        region=location.region,
-        bucket=location.bucket,
-        credentials=_credentials_of(settings, location, own),
-        sign_payload=not location.secure,
-        public_endpoint=location.public_endpoint,
-    )
-    is_current = location.id == settings.location_id
-    return S3Storage(http, target, location.prefix, writes=is_current)
+class _Stores:
+    """Builds the backends of one process, which share connections, retries and RSM's own keys."""
+
+    def __init__(self, settings: RsmSettings, waiter: Waiter) -> None:
+        self._settings = settings
+        self._waiter = waiter
+        self._http = _http(settings, waiter)
+        self._own = _own_credentials(settings, self._http)
+
+    def of(self, location: RegisteredLocation) -> StorageBackend:
+        """Build the backend of a location, without a request to its store."""
+        if location.backend == "filesystem":
+            return FilesystemStorage(location.directory or Path())
+        target = S3Target(
+            endpoint=location.endpoint,
+            secure=location.secure,
+            region=location.region,
+            bucket=location.bucket,
+            credentials=_credentials_of(self._settings, location, self._own),
+            sign_payload=not location.secure,
+            public_endpoint=location.public_endpoint,
+            write_headers=location.write_headers(),
+        )
+        proxy = _proxy_of(self._settings, location)
+        http = self._http if proxy is None else _http(self._settings, self._waiter, proxy)
+        is_current = location.id == self._settings.location_id
+        return S3Storage(http, target, location.prefix, writes=is_current)
+
+
+def _proxy_of(settings: RsmSettings, location: RegisteredLocation) -> Proxy | None:
+    if not location.proxy:
+        return None
+    file = location.proxy_credentials_file
+    try:
+        return Proxy(location.proxy, None if file is None else read_secret(file))
+    except SecretFileError as e:
+        what = f"RSM_LOCATIONS_FILE: {settings.locations_file}: location {location.id}"
+        raise SystemExit(f"{what}, proxy_credentials_file: {e}") from None
 
 
 def _credentials_of(
@@ -196,7 +218,7 @@ def _credentials_of(
     return own
 
 
-def _http(settings: RsmSettings, waiter: Waiter) -> PoolManager:
+def _http(settings: RsmSettings, waiter: Waiter, proxy: Proxy | None = None) -> PoolManager:
     return http_pool(
         # One for each thread that may use the store.
         connections=(
@@ -209,7 +231,8 @@ def _http(settings: RsmSettings, waiter: Waiter) -> PoolManager:
         read_timeout_ms=settings.read_timeout_ms,
         retries=settings.retries,
         waiter=waiter,
-        pools=BoundedPools if settings.traces_endpoint is None else TracedPools,
+        pools=BOUNDED_POOLS if settings.traces_endpoint is None else TRACED_POOLS,
+        proxy=proxy,
     )
 
 

@@ -1,4 +1,4 @@
-"""Describe the current location, and read the file of the others (RSM_LOCATIONS_FILE)."""
+"""Describe the current location, and read the file of all locations (RSM_LOCATIONS_FILE)."""
 
 import tomllib
 from pathlib import Path
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from services.common.bounded_file import read_bounded
 from services.common.settings import plain_fault
+from services.rsm.backends.s3_policy import S3Policy
 from services.rsm.foreign_layouts import (
     AIVEN_SUFFIXES,
     AIVEN_TEMPLATE,
@@ -28,10 +29,16 @@ from services.rsm.settings import (
 )
 
 _MAX_REGISTRY_BYTES = 1024 * 1024
+_OF_SETTINGS = (
+    *("backend", "prefix", "directory", "endpoint", "region", "bucket", "secure"),
+    *("public_endpoint", "access_key_file", "secret_key_file"),
+)
+"""What the settings say of the current location, whatever its entry in the file says."""
+
 Suffix = Annotated[str, Field(pattern=r"^\.[A-Za-z0-9._-]{1,100}$")]
 
 
-class RegisteredLocation(BaseModel):
+class RegisteredLocation(S3Policy):
     """The current location, or one [[location]] of the file.
 
     Attributes:
@@ -40,8 +47,6 @@ class RegisteredLocation(BaseModel):
         key_template, suffixes: of the layout "aiven": the plugin's ObjectKeyFactory.
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     id: int = Field(ge=1, le=MAX_LOCATION_ID, strict=True)
     backend: Literal["s3", "filesystem"]
@@ -58,7 +63,7 @@ class RegisteredLocation(BaseModel):
     layout: Literal["sediment", "local-tiered-storage", "aiven"] = "sediment"
     read_only: bool | None = Field(default=None, strict=True)
     key_template: str = AIVEN_TEMPLATE
-    suffixes: dict[str, Suffix] = {}
+    suffixes: dict[str, Suffix] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:
@@ -67,7 +72,9 @@ class RegisteredLocation(BaseModel):
             raise ValueError(f'backend = "{self.backend}" also needs {", ".join(missing)}')
         if (self.access_key_file is None) != (self.secret_key_file is None):
             raise ValueError("access_key_file and secret_key_file go together")
-        for name in ("directory", "access_key_file", "secret_key_file"):
+        if self.backend != "s3" and (others := self.set_properties()):
+            raise ValueError(f'{", ".join(others)}: only with backend = "s3"')
+        for name in ("directory", "access_key_file", "secret_key_file", "proxy_credentials_file"):
             if "\0" in str(getattr(self, name)):
                 raise ValueError(f"{name} has a NUL character")
         is_plain = self.key_template == AIVEN_TEMPLATE and not self.suffixes
@@ -111,8 +118,8 @@ class _LocationsFile(BaseModel):
     location: list[RegisteredLocation] = []
 
 
-def current_location(settings: RsmSettings) -> RegisteredLocation:
-    """Return the location of the settings, whose credentials are RSM's own."""
+def _of_settings(settings: RsmSettings) -> RegisteredLocation:
+    """Return the place of the settings, whose credentials are RSM's own."""
     return RegisteredLocation(
         id=settings.location_id,
         backend=settings.backend,
@@ -126,33 +133,55 @@ def current_location(settings: RsmSettings) -> RegisteredLocation:
     )
 
 
-def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
-    """Read the locations in the file other than the current one; none if no file is set.
+def registered_locations(settings: RsmSettings) -> list[RegisteredLocation]:
+    """Return the current location, and those of the file, in the file's order.
 
-    The current one may be listed too, exactly as the settings describe it, so that a location can
-    be registered everywhere before it becomes the current one.
+    The current one comes first, unless the file lists it: then it is the place of the settings with
+    the properties of its entry. So a location can be registered everywhere before it becomes the
+    current one.
 
     Raises:
         SystemExit: the file cannot be read, has an unknown key, a bad value, a number twice, or a
             place under two numbers; the message names the fault.
     """
+    current = _of_settings(settings)
     if settings.locations_file is None:
-        return []
+        return [current]
     what = f"RSM_LOCATIONS_FILE: {settings.locations_file}"
     listed = _read(settings.locations_file, what)
     _require_unique_numbers(listed, what)
-    current = current_location(settings)
-    for location in listed:
-        if location.id == current.id and (location.layout != "sediment" or location.is_read_only):
-            raise SystemExit(f"{what}: location {location.id} is the current one, which is written")
-        if location.id == current.id and location.place != current.place:
-            raise SystemExit(
-                f"{what}: location {location.id} is {location} in the file, but {current} in the "
-                "settings; set RSM_LOCATION_ID to a new number for a new place"
-            )
-    others = [location for location in listed if location.id != current.id]
-    _require_unique_places([current, *others], what)
-    return others
+    for at, entry in enumerate(listed):
+        if entry.id == current.id:
+            listed[at] = _current_of(entry, current, what)
+            break
+    else:
+        listed.insert(0, current)
+    _require_unique_places(listed, what)
+    return listed
+
+
+def _current_of(
+    entry: RegisteredLocation, current: RegisteredLocation, what: str
+) -> RegisteredLocation:
+    """Return the current location: the place of the settings, with the properties of its entry."""
+    if entry.layout != "sediment" or entry.is_read_only:
+        raise SystemExit(f"{what}: location {entry.id} is the current one, which is written")
+    if entry.place != current.place:
+        raise SystemExit(
+            f"{what}: location {entry.id} is {entry} in the file, but {current} in the "
+            "settings; set RSM_LOCATION_ID to a new number for a new place"
+        )
+    return entry.model_copy(update={name: getattr(current, name) for name in _OF_SETTINGS})
+
+
+def current_location(settings: RsmSettings) -> RegisteredLocation:
+    """Return the location that is written, with the properties that the file has of it.
+
+    Raises:
+        SystemExit: as registered_locations.
+    """
+    listed = registered_locations(settings)
+    return next(each for each in listed if each.id == settings.location_id)
 
 
 def _read(path: Path, what: str) -> list[RegisteredLocation]:

@@ -105,7 +105,7 @@ class RsmSettings(DividedSettings):
     location_id: int = Field(default=1, ge=1, le=MAX_LOCATION_ID)
     """Number of this store in the custom metadata of segments. Never reuse it for another store."""
     locations_file: Path | None = None
-    """TOML file that lists the other locations from which segments are still read."""
+    """TOML file that lists other locations, and properties of the current one."""
     deployment_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]*$", max_length=128)
     """Name of this deployment. RSM refuses a store that another deployment has marked."""
     marker_required: bool = False

@@ -82,7 +82,7 @@ class S3Storage:
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
         crc = crc32c(data) if crc is None else crc
-        response = self.requests.request("PUT", key, body=data, headers=checksum(crc))
+        response = self.requests.request("PUT", key, body=data, headers=self._headers(crc))
         require_put(response, crc, f"{self.target.named(key)} ({len(data):,} bytes)")
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -116,7 +116,7 @@ class S3Storage:
             "POST",
             key,
             {"uploads": ""},
-            headers={"x-amz-checksum-algorithm": "CRC32C"},
+            headers={**self.target.write_headers, "x-amz-checksum-algorithm": "CRC32C"},
             retries=self.requests.post_retries,
         )
         what = f"POST {self.target.named(key)}"
@@ -343,8 +343,12 @@ class S3Storage:
         return False
 
     def _request_if_none_match(self, key: str, data: bytes) -> BaseHTTPResponse:
-        headers = {"If-None-Match": "*", **checksum(crc32c(data))}
+        headers = {"If-None-Match": "*", **self._headers(crc32c(data))}
         return self.requests.request("PUT", key, body=data, headers=headers)
+
+    def _headers(self, crc: int) -> dict[str, str]:
+        """Return the headers of a PUT of a whole object."""
+        return {**self.target.write_headers, **checksum(crc)}
 
     def _can_match_prefixes(self) -> bool:
         """Return whether the store lists uploads by the beginning of a key.

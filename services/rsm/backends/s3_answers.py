@@ -2,7 +2,7 @@
 
 from http.client import HTTPResponse
 
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
@@ -12,14 +12,6 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 class UnusableAnswerError(HTTPError):
     """Raised if an answer is none of a store; urllib3 does not retry it. Internal to RSM."""
-
-
-class BoundedPools(PoolManager):
-    """A PoolManager whose responses are bounded if they are read without a size."""
-
-    def __init__(self, **named: object) -> None:
-        super().__init__(**named)  # type: ignore[arg-type]  # those of its pools
-        self.pool_classes_by_scheme = {"http": BoundedPool, "https": BoundedTlsPool}
 
 
 class _BoundedResponse(HTTPResponse):
@@ -73,12 +65,15 @@ class _TlsConnection(HTTPSConnection):
 
 
 class BoundedPool(HTTPConnectionPool):
-    """Connections of a BoundedPools to one host."""
+    """Connections to one host, whose responses are bounded if they are read without a size."""
 
     ConnectionCls = _Connection
 
 
 class BoundedTlsPool(HTTPSConnectionPool):
-    """Connections of a BoundedPools to one host, with TLS."""
+    """As BoundedPool, with TLS."""
 
     ConnectionCls = _TlsConnection
+
+
+BOUNDED_POOLS = {"http": BoundedPool, "https": BoundedTlsPool}

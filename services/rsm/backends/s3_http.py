@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import cast
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
@@ -10,11 +10,18 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 from minio import time
 from minio.credentials.credentials import Credentials
 from minio.signer import presign_v4, sign_v4_s3
-from urllib3 import BaseHTTPResponse, PoolManager, Retry
+from urllib3 import (
+    BaseHTTPResponse,
+    HTTPConnectionPool,
+    PoolManager,
+    ProxyManager,
+    Retry,
+    make_headers,
+)
 
 from services.api.errors import StoreAccessDeniedError
 from services.rsm.active_copies import Waiter
-from services.rsm.backends.s3_answers import BoundedPools
+from services.rsm.backends.s3_answers import BOUNDED_POOLS
 from services.rsm.backends.s3_credentials import StoreCredentials
 from services.rsm.backends.s3_responses import code_of, release, require_success
 from services.rsm.backends.s3_retry import Repeats, RequestTimeout, error_for, s3_errors
@@ -32,15 +39,26 @@ sent within the connect timeout.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy to a store; `user_and_password` as user:password, None if it needs none."""
+
+    url: str
+    user_and_password: str | None = field(default=None, repr=False)
+
+
 def http_pool(
     connections: int,
     connect_timeout_ms: int,
     read_timeout_ms: int,
     retries: int,
     waiter: Waiter,
-    pools: type[BoundedPools] = BoundedPools,
+    pools: Mapping[str, type[HTTPConnectionPool]] = BOUNDED_POOLS,
+    proxy: Proxy | None = None,
 ) -> PoolManager:
-    """Create the process's only pool of connections, which alone retries its requests.
+    """Create a pool of connections, which alone retries its requests.
+
+    A process has one, and one for each location with a proxy.
 
     A request is retried at most `retries` times, with exponential back-off, while its caller waits:
     if no connection was made, or if its method is GET, HEAD, PUT or DELETE. A POST that begins or
@@ -48,22 +66,31 @@ def http_pool(
     worked, or deletes: ObjectDeletes retries deletes. `waiter` ends all retries when the service
     stops.
     """
-    return pools(
-        maxsize=connections,
-        timeout=RequestTimeout(connect_timeout_ms / 1000, read_timeout_ms / 1000),
-        retries=Repeats(
-            total=retries,
-            # S3 stores do not redirect; the login page of a proxy would count as a response.
-            redirect=False,
-            backoff_factor=0.2,
-            backoff_jitter=0.2,
-            backoff_max=2,
-            respect_retry_after_header=False,
-            status_forcelist=(429, 500, 502, 503, 504),
-            raise_on_status=False,
-            waiter=waiter,
-        ),
+    timeout = RequestTimeout(connect_timeout_ms / 1000, read_timeout_ms / 1000)
+    repeats = Repeats(
+        total=retries,
+        # S3 stores do not redirect; the login page of a proxy would count as a response.
+        redirect=False,
+        backoff_factor=0.2,
+        backoff_jitter=0.2,
+        backoff_max=2,
+        respect_retry_after_header=False,
+        status_forcelist=(429, 500, 502, 503, 504),
+        raise_on_status=False,
+        waiter=waiter,
     )
+    if proxy is None:
+        manager = PoolManager(maxsize=connections, timeout=timeout, retries=repeats)
+    else:
+        manager = ProxyManager(
+            proxy.url,
+            proxy_headers=make_headers(proxy_basic_auth=proxy.user_and_password),
+            maxsize=connections,
+            timeout=timeout,
+            retries=repeats,
+        )
+    manager.pool_classes_by_scheme = dict(pools)
+    return manager
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +102,7 @@ class S3Target:
         public_endpoint: URL of the store as clients reach it; empty if RSM's own address serves.
         sign_payload: sign the sha256 of a body. Otherwise only a crc32c protects the body, and an
             intermediary could change both.
+        write_headers: of each request that creates an object.
     """
 
     endpoint: str
@@ -84,6 +112,7 @@ class S3Target:
     credentials: StoreCredentials
     sign_payload: bool
     public_endpoint: str = ""
+    write_headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def public_url(self) -> str:
@@ -125,6 +154,9 @@ class SignedRequests:
         # Saves a lookup in the pool manager for each request.
         self._pool = http.connection_from_url(target.url)
         self._bucket_url = urlsplit(target.url)
+        # A proxy learns the store from the whole URL; with TLS it passes a connection through.
+        is_forwarded = http.proxy is not None and not target.secure
+        self._store_url = f"http://{target.endpoint}" if is_forwarded else ""
         self.retries: Retry = http.connection_pool_kw["retries"]
         self.post_retries = self.retries.new(
             allowed_methods=None, status_forcelist=(429, 503), read=False, other=0
@@ -208,7 +240,7 @@ class SignedRequests:
         with s3_errors(f"{method} {self._target.named(request.key)}"):
             return self._pool.urlopen(
                 method,
-                f"{path}?{arguments}" if arguments else path,
+                self._store_url + (f"{path}?{arguments}" if arguments else path),
                 redirect=False,
                 # urllib3 accepts any sequence of buffers that a socket accepts.
                 body=cast(bytes | None, None if body is None else _blocks(body)),

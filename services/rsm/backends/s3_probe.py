@@ -22,6 +22,7 @@ class S3Probe(StoreProbe):
         super().__init__(location)
         self._storage = storage
         self._requests = storage.requests
+        self._write_headers = storage.target.write_headers
 
     def steps(self) -> dict[Capability, Step]:
         return {
@@ -48,14 +49,19 @@ class S3Probe(StoreProbe):
     def _checksums(self) -> None:
         body = self.content
         response = self._requests.request(
-            "PUT", self.key("scratch"), body=body, headers=checksum(crc32c(body) ^ 1)
+            "PUT",
+            self.key("scratch"),
+            body=body,
+            headers={**self._write_headers, **checksum(crc32c(body) ^ 1)},
         )
         if response.status < HTTPStatus.MULTIPLE_CHOICES:
             raise RemoteStorageError("the store accepted bytes with a wrong crc32c")
         _require(response, HTTPStatus.BAD_REQUEST)
 
     def _etags(self) -> None:
-        put = self._requests.request("PUT", self.key("scratch"), body=self.content)
+        put = self._requests.request(
+            "PUT", self.key("scratch"), body=self.content, headers=self._write_headers
+        )
         _require(put, HTTPStatus.OK)
         reread = self._requests.request("GET", self.key("scratch"))
         _require(reread, HTTPStatus.OK)

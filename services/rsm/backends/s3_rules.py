@@ -7,11 +7,9 @@ from xml.etree.ElementTree import Element
 
 from services.api.errors import RemoteStorageError, StoreAccessDeniedError
 from services.rsm.backends.s3_http import SignedRequests
+from services.rsm.backends.s3_policy import ARCHIVES
 from services.rsm.backends.s3_responses import code_of, parsed, require_success
 from services.rsm.probe import RuleLevel, StoreRule
-
-_ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
-"""Classes of storage whose objects cannot be read before they are restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def _covering(configuration: Element | None, prefix: str) -> Iterator[_Lifecycle
 
 
 def _is_archive(transition: Element) -> bool:
-    return transition.findtext("{*}StorageClass") in _ARCHIVES
+    return transition.findtext("{*}StorageClass") in ARCHIVES
 
 
 def _when(action: Element | None, days: str) -> str:

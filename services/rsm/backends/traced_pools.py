@@ -1,23 +1,15 @@
-"""Record each request to the store in the trace of the call that makes it."""
+"""Record each request to the store in the trace of the call that makes it.
+
+A span has an attempt and the retries after it, each of which is a span too, and ends with the
+headers of the answer. It has no query: that may hold a signature.
+"""
 
 from typing import Any
 
 from urllib3 import BaseHTTPResponse
 
 from services.common.tracing import request
-from services.rsm.backends.s3_answers import BoundedPool, BoundedPools, BoundedTlsPool
-
-
-class TracedPools(BoundedPools):
-    """BoundedPools whose requests are spans.
-
-    A span has an attempt and the retries after it, each of which is a span too, and ends with the
-    headers of the answer. It has no query: that may hold a signature.
-    """
-
-    def __init__(self, **named: object) -> None:
-        super().__init__(**named)
-        self.pool_classes_by_scheme = {"http": _TracedPool, "https": _TracedTlsPool}
+from services.rsm.backends.s3_answers import BoundedPool, BoundedTlsPool
 
 
 def _attributes(host: str, method: str, url: str) -> dict[str, str | int]:
@@ -35,3 +27,6 @@ class _TracedTlsPool(BoundedTlsPool):
     def urlopen(self, method: str, url: str, *arguments: Any, **options: Any) -> BaseHTTPResponse:
         with request(f"S3 {method}", _attributes(self.host, method, url)):
             return super().urlopen(method, url, *arguments, **options)
+
+
+TRACED_POOLS = {"http": _TracedPool, "https": _TracedTlsPool}

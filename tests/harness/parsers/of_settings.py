@@ -24,7 +24,7 @@ from services.rlm.kafka_admin.security import (
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3_credentials import SdkCredentials
 from services.rsm.locations import Location, Locations
-from services.rsm.locations_file import other_locations
+from services.rsm.locations_file import registered_locations
 from services.rsm.probe import ProbeReport, StoreProbe
 from services.rsm.settings import RsmSettings
 from services.rsm.startup import MARKER_NAME, StartUp
@@ -58,7 +58,7 @@ def _read_locations(data: bytes) -> None:
             "locations_file": directory,
         }
     )
-    ids = [location.id for location in other_locations(settings)]
+    ids = [location.id for location in registered_locations(settings)]
     assert len(ids) == len(set(ids))
 
 

@@ -1,5 +1,7 @@
 """Test the contents of RSM_LOCATIONS_FILE, and the errors for an unusable one."""
 
+import base64
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.factory import build_locations
-from services.rsm.locations_file import other_locations
+from services.rsm.locations_file import RegisteredLocation, current_location, registered_locations
 from services.rsm.metrics import MeasuredStorage
 from services.rsm.settings import RsmSettings
 
@@ -40,6 +42,7 @@ backend = "filesystem"
 directory = "/srv/objects"
 prefix = ""
 """
+KMS = 'sse = "aws:kms"\nsse_kms_key_id = "alias/tier"\nsse_kms_context = {tier = "a"}\n'
 CURRENT = OLD.replace("id = 1", "id = 2").replace("old/", "new/")
 With = Callable[[str], RsmSettings]
 
@@ -62,7 +65,7 @@ def test_without_a_file_there_is_the_current_location_alone() -> None:
 
 
 def test_an_empty_file_lists_nothing(listing: With) -> None:
-    assert other_locations(listing("")) == []
+    assert [each.id for each in registered_locations(listing(""))] == [2]
 
 
 def test_locations_of_any_backend_are_listed(listing: With) -> None:
@@ -77,8 +80,32 @@ def test_locations_of_any_backend_are_listed(listing: With) -> None:
     assert kinds == [S3Storage, S3Storage, FilesystemStorage]
 
 
-def test_the_current_location_may_be_listed_as_the_settings_have_it(listing: With) -> None:
-    assert [location.id for location in other_locations(listing(OLD + CURRENT))] == [1]
+def test_the_current_location_is_the_place_of_the_settings_with_the_properties_of_its_entry(
+    listing: With,
+) -> None:
+    settings = listing(f'{OLD}{CURRENT}secure = false\nstorage_class = "GLACIER_IR"\n{KMS}')
+    assert [each.id for each in registered_locations(settings)] == [1, 2]
+    current = current_location(settings)
+    assert (current.secure, current.storage_class) == (True, "GLACIER_IR")
+    assert [each.location_id for each in build_locations(settings).all] == [2, 1]
+
+
+def headers_of(entry: str) -> dict[str, str]:
+    location = RegisteredLocation.model_validate(tomllib.loads(entry)["location"][0])
+    return dict(location.write_headers())
+
+
+def test_the_properties_become_headers_of_s3() -> None:
+    assert headers_of(OLD) == {}
+    assert headers_of(f'{OLD}storage_class = "STANDARD_IA"\nsse = "AES256"') == {
+        "x-amz-storage-class": "STANDARD_IA",
+        "x-amz-server-side-encryption": "AES256",
+    }
+    assert headers_of(OLD + KMS) == {
+        "x-amz-server-side-encryption": "aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id": "alias/tier",
+        "x-amz-server-side-encryption-context": base64.b64encode(b'{"tier":"a"}').decode(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -121,6 +148,19 @@ def test_the_current_location_may_be_listed_as_the_settings_have_it(listing: Wit
         (AIVEN + 'key_template = "/{segment_id}"', "key_template must make a relative path"),
         (CURRENT + "read_only = true", "location 2 is the current one, which is written"),
         (CURRENT + 'layout = "aiven"', "location 2 is the current one, which is written"),
+        (OLD + 'storage_class = "DEEP_ARCHIVE"', 'storage_class = "DEEP_ARCHIVE": its objects'),
+        (OLD + 'storage_class = "cold one"', "location entry 1, storage_class: "),
+        (OLD + 'sse = "aes"', "location entry 1, sse: "),
+        (OLD + 'sse_kms_key_id = "x"', 'sse_kms_key_id and sse_kms_context go with sse = "aws:'),
+        (OLD + KMS.replace('"a"', "1"), "location entry 1, sse_kms_context tier: "),
+        (OLD + KMS.replace('"alias/tier"', '"a b"'), "location entry 1, sse_kms_key_id: "),
+        (OLD + 'proxy = "squid:3128"', "location entry 1, proxy: "),
+        (OLD + 'proxy_credentials_file = "x"', "proxy_credentials_file goes with proxy"),
+        (FILES + 'proxy = "http://squid:3128"', 'proxy: only with backend = "s3"'),
+        (
+            OLD + 'proxy = "http://squid:3128"\nproxy_credentials_file = "/no/such"',
+            "location 1, proxy_credentials_file: ",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_the_file(listing: With, text: str, said: str) -> None:
