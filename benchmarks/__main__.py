@@ -105,7 +105,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "broker_catch_up_direct": broker_catch_up.run_direct,
     "broker_copy": broker_copy.run,
     "broker_over_read": broker_requests.run,
-    "broker_produce": broker_produce.run,
+    **broker_produce.RUNS,
     "broker_rebuild": broker_rebuild.run,
     "broker_restart": broker_restart.run,
     "broker_vs_lts": broker_catch_up.run_against_local_tiered_storage,

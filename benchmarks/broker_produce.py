@@ -1,204 +1,306 @@
-"""Measure broker_produce: the latency of a producer while segments are copied into the tier.
+"""Measure broker_produce_*: the latency of a producer while its segments are copied into the tier.
 
-Each side takes records at the same rate, alone and beside a consumer that catches up from the
-tier. The consumer has a lower priority. A control that itself moves makes a figure worthless, so
-that none is given then.
+Two clusters of two brokers are alike but for the tier, which one of them does not have: it is the
+control. Both take the same records by turns, until the control moves little. Groups of processes
+are kept apart (`benchmarks.apart`): a tier and clients have machines of their own in production.
 """
 
 import os
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from statistics import median, quantiles
 from threading import Event
 
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.apart import Apart, apart
 from benchmarks.brokers import (
+    BROKER,
+    JVM_OPTIONS,
     LOCAL,
-    LTS,
-    SIDES,
     STREAMED,
-    TIERS,
-    Brokers,
     Case,
-    produce,
-    running_brokers,
+    bench_directory,
+    running_stack,
     wait_until_gone,
+    write,
 )
-from benchmarks.java_client import Consumer, JavaClient
-from benchmarks.measure import MIB, QUICK, Result, Row, Side, print_table
+from benchmarks.java_client import JavaClient
+from benchmarks.measure import MIB, QUICK, Result, Side, print_table
 from benchmarks.store import STORE
+from demos.kafka_broker import plugin_settings
 from demos.kafka_client import Cluster
+from tests.harness.kafka_broker import plugin_jar
+from tests.harness.kafka_cluster import ClusterAdmin, KafkaCluster
 
-ROUNDS = 2 if QUICK else 5
-SECONDS = 3 if QUICK else 6
+MIN_ROUNDS, MAX_ROUNDS = (2, 2) if QUICK else (5, 20)
+LIMIT_S = 270.0
+"""No round begins later: each of these benchmarks is over in five minutes."""
+MOST_CONTROL_MOVES = 1.3
+"""There is no result if the control's upper quartile is more than this times its lower one."""
+SECONDS = 4
 RECORD_BYTES = 1024
 MIB_PER_S = 15
 RECORDS_PER_S = MIB_PER_S * MIB // RECORD_BYTES
-READER_NICENESS = 10
-MOST_CONTROL_MOVES = 2.0
-"""If the control's largest p99 is more than this times its smallest, there is no result."""
+PERCENTILES = ("P50", "P95", "P99", "P99.9")
+OF_RESULT = "P99"
+LEADER, FOLLOWER = 1, 2
+# The followers and the controllers are beside the tier.
+SHARES = {"leaders": 1024, "producer": 8192, "tier": 2048, "readers": 512}
+SETTINGS = {
+    **BROKER,
+    "default.replication.factor": "2",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "2",
+    "log.segment.delete.delay.ms": "1000",
+}
+# Segments so small that each run copies some of each partition.
+PRODUCED = {
+    1: Case("produced", "produced", 1, 0, RECORD_BYTES, 16, segment_bytes=8 * MIB),
+    100: Case("produced", "produced", 100, 0, RECORD_BYTES, 16, segment_bytes=1 * MIB),
+}
+READ = Case("read", "read", 1, 2 if QUICK else 4, 1_000, 16, segment_bytes=32 * MIB)
+READERS = {"": 0, "reader": 1, "readers": 8, "rebuild": 0}
+SIDES = {LOCAL: "no tier", STREAMED: "copying"}
 
-PRODUCED = Case("produced", "produced", 1, 0, RECORD_BYTES, 16, segment_bytes=8 * MIB)
-CAUGHT_UP = Case("caught up", "caught-up", 1, 2, 1_000, 16, segment_bytes=32 * MIB)
-READINGS = {False: "alone", True: "beside a reader"}
+
+@dataclass(frozen=True)
+class Load:
+    """One of the cases.
+
+    Attributes:
+        beside: a key of READERS.
+    """
+
+    acks: str
+    partitions: int
+    beside: str
+
+    @property
+    def name(self) -> str:
+        words = ("broker_produce", f"acks_{self.acks}", f"of_{self.partitions}", self.beside)
+        return "_".join(filter(None, words))
 
 
 @dataclass(frozen=True)
 class Produced:
-    """One run of the producer.
-
-    Attributes:
-        read_mib_per_s: of the consumer beside it; 0 without one.
-    """
+    """One run of the producer: its rate, its percentiles in ms, and MiB/s of what is beside it."""
 
     records_per_s: float
-    p50_ms: float
-    p99_ms: float
-    read_mib_per_s: float
+    ms: Mapping[str, float]
+    beside_mib_per_s: float
 
 
-Runs = Mapping[tuple[str, bool], list[Produced]]
-"""The runs of each side, without a reader and with one, round by round."""
+Runs = Mapping[str, list[Produced]]
+"""The runs of each side, round by round."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Brokers with both topics, and the two clients."""
+    """Both clusters with their topics, and the clients."""
 
-    brokers: Brokers
-    ends: Mapping[str, Sequence[int]]
+    load: Load
+    clusters: Mapping[str, KafkaCluster]
+    end_offset: int
     producer: JavaClient
-    consumer: Consumer
+    readers: JavaClient
 
-    def produce(self, side: str, has_reader: bool) -> Produced:
+    def produce(self, side: str) -> Produced:
         """Write at the rate, then wait until the tier has all, so that the next run is alone."""
-        broker, topic = self.brokers.brokers[side], PRODUCED.topic(side)
-        with self._reading(side, has_reader) as speeds:
-            words = (topic.name, RECORD_BYTES, RECORDS_PER_S, RECORDS_PER_S * SECONDS)
-            answer = self.producer.ask(broker.bootstrap_servers, *words)
-        if side != LOCAL:
-            wait_until_gone(broker, topic)
-        records_per_s, p50_ms, p99_ms = map(float, answer)
-        read_mib_per_s = statistics.median(speeds) if speeds else 0.0
-        return Produced(records_per_s, p50_ms, p99_ms, read_mib_per_s)
+        broker, topic = self.clusters[side].broker(LEADER), PRODUCED[self.load.partitions]
+        words = (self.load.acks, RECORD_BYTES, RECORDS_PER_S, RECORDS_PER_S * SECONDS)
+        with self._beside(side) as moved:
+            answer = self.producer.ask(broker.bootstrap_servers, topic.topic(side).name, *words)
+        if side == STREAMED:
+            wait_until_gone(broker, topic.topic(side))
+        records_per_s, *ms = map(float, answer)
+        figures = dict(zip(PERCENTILES, ms, strict=True))
+        return Produced(records_per_s, figures, sum(moved))
 
     @contextmanager
-    def _reading(self, side: str, has_reader: bool) -> Iterator[list[float]]:
-        """Read the other topic again and again; yield the speed of each reading that ended."""
-        speeds: list[float] = []
-        ended = Event()
+    def _beside(self, side: str) -> Iterator[list[float]]:
+        """Read, or rebuild, meanwhile; the list has the MiB/s in the end."""
+        moved: list[float] = []
+        if self.load.beside == "rebuild":
+            with self._rebuilding(side, moved):
+                yield moved
+        elif count := READERS[self.load.beside]:
+            bootstrap = self.clusters[side].broker(LEADER).bootstrap_servers
+            self.readers.ask(bootstrap, READ.topic(side).name, self.end_offset, count)
+            yield moved
+            size, took_s = map(float, self.readers.ask("end"))
+            moved.append(size / MIB / took_s)
+        else:
+            yield moved
 
-        def read() -> None:
-            broker, topic = self.brokers.brokers[side], CAUGHT_UP.topic(side)
+    @contextmanager
+    def _rebuilding(self, side: str, moved: list[float]) -> Iterator[None]:
+        """Take the follower's replica of the other topic away and give it back, again and again."""
+        admin = ClusterAdmin(self.clusters[side].broker(LEADER).bootstrap_servers)
+        name, ended = READ.topic(side).name, Event()
+        folder = self.clusters[side].broker(FOLLOWER).log_dir / f"{name}-0"
+
+        def rebuild() -> None:
+            began, size = time.perf_counter(), 0
             while not ended.is_set():
-                size, _, all_s = self.consumer.read(
-                    broker.bootstrap_servers, topic.name, CAUGHT_UP.isolation, self.ends[side]
-                )
-                speeds.append(size / MIB / all_s)
+                admin.reassign(name, 0, [LEADER])
+                admin.reassign(name, 0, [LEADER, FOLLOWER])
+                size += sum(path.stat().st_size for path in folder.glob("*.log"))
+            moved.append(size / MIB / (time.perf_counter() - began))
 
         with ThreadPoolExecutor(1) as pool:
-            reader = pool.submit(read) if has_reader else None
+            rebuilding = pool.submit(rebuild)
             try:
-                yield speeds
+                yield
             finally:
                 ended.set()
-            if reader is not None:
-                reader.result()
+            rebuilding.result()
 
 
-def run() -> Result:
-    runs: dict[tuple[str, bool], list[Produced]] = {}
-    cells = [(side, has_reader) for has_reader in READINGS for side in SIDES]
-    with _bench() as bench:
-        for side, has_reader in cells:
-            bench.produce(side, has_reader)  # code and pages are warm for all
-        for _ in track(range(ROUNDS), description="broker_produce", console=Console(stderr=True)):
-            for side, has_reader in cells:
-                runs.setdefault((side, has_reader), []).append(bench.produce(side, has_reader))
-    _print(runs)
-    return _result(runs)
+def run(load: Load) -> Result:
+    due_s = time.monotonic() + LIMIT_S
+    runs: dict[str, list[Produced]] = {side: [] for side in SIDES}
+    with _bench(load) as (bench, how):
+        for side in (*SIDES, *SIDES):
+            bench.produce(side)  # code and pages are warm for both
+        for number in track(range(MAX_ROUNDS), description=load.name, console=Console(stderr=True)):
+            if time.monotonic() > due_s or (number >= MIN_ROUNDS and _has_result(runs, OF_RESULT)):
+                break
+            for side in (list(SIDES), [*reversed(SIDES)])[number % 2]:
+                runs[side].append(bench.produce(side))
+    _print(load, runs)
+    return _result(load, runs, how)
+
+
+RUNS: dict[str, Callable[[], Result]] = {
+    load.name: partial(run, load)
+    for beside in READERS
+    for partitions in PRODUCED
+    for load in (Load("1", partitions, beside), Load("all", partitions, beside))
+}
+"""The benchmarks by name, one for each case."""
 
 
 @contextmanager
-def _bench() -> Iterator[Bench]:
-    with (
-        running_brokers() as brokers,
-        JavaClient("PacedProducer.java") as producer,
-        Consumer(READER_NICENESS) as consumer,
-    ):
-        produce(CAUGHT_UP, brokers.brokers)
-        for side, broker in brokers.brokers.items():
-            Cluster(broker.bootstrap_servers).create(PRODUCED.topic(side))
-        ends = {
-            tier: wait_until_gone(brokers.brokers[tier], CAUGHT_UP.topic(tier)) for tier in TIERS
+def _bench(load: Load) -> Iterator[tuple[Bench, str]]:
+    with ExitStack() as opened:
+        groups = opened.enter_context(apart(SHARES))
+        directory = opened.enter_context(bench_directory())
+        stack = opened.enter_context(running_stack(directory))
+        plugin = plugin_settings(plugin_jar(), stack.endpoints.rsm, stack.endpoints.rlmm)
+        clusters = {
+            side: opened.enter_context(
+                KafkaCluster(directory / side, [{**SETTINGS, **own}] * 2, jvm_options=JVM_OPTIONS)
+            )
+            for side, own in {LOCAL: {}, STREAMED: plugin}.items()
         }
-        yield Bench(brokers, {**ends, LOCAL: ends[LTS]}, producer, consumer)
+        producer = opened.enter_context(JavaClient("PacedProducer.java"))
+        readers = opened.enter_context(JavaClient("Readers.java"))
+        for side, cluster in clusters.items():
+            _create(cluster, side, load)
+        (end,) = wait_until_gone(clusters[STREAMED].broker(LEADER), READ.topic(STREAMED))
+        _place(groups, clusters, producer, readers)
+        yield Bench(load, clusters, end, producer, readers), groups.how
 
 
-def _control_moves(runs: Runs, has_reader: bool) -> float:
-    """Return the control's largest p99 over its smallest."""
-    p99s = [each.p99_ms for each in runs[LOCAL, has_reader]]
-    return max(p99s) / min(p99s)
+def _create(cluster: KafkaCluster, side: str, load: Load) -> None:
+    admin = ClusterAdmin(cluster.bootstrap_servers)
+    produced, read = PRODUCED[load.partitions].topic(side), READ.topic(side)
+    admin.create(produced.name, [(LEADER, FOLLOWER)] * load.partitions, produced.configs())
+    admin.create(read.name, [(LEADER, FOLLOWER)], read.configs())
+    write(Cluster(cluster.bootstrap_servers), READ, read.name, os.urandom(READ.record_bytes))
 
 
-def _has_result(runs: Runs, has_reader: bool) -> bool:
-    return _control_moves(runs, has_reader) <= MOST_CONTROL_MOVES
+def _place(
+    groups: Apart,
+    clusters: Mapping[str, KafkaCluster],
+    producer: JavaClient,
+    readers: JavaClient,
+) -> None:
+    of_producer, of_leaders = "producer", "leaders"
+    groups.place("tier", [os.getpid()])
+    groups.place(of_leaders, [cluster.broker(LEADER).pid for cluster in clusters.values()])
+    groups.place(of_producer, [producer.pid])
+    groups.place("readers", [readers.pid])
 
 
-def _print(runs: Runs) -> None:
-    rows: list[Row] = []
-    for (side, has_reader), found in runs.items():
-        p99s = [each.p99_ms for each in found]
-        rows.append(
+def _spread(samples: list[float]) -> float:
+    """Return the upper quartile over the lower one."""
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return high / low
+
+
+def _samples(runs: Runs, side: str, percentile: str) -> list[float]:
+    return [each.ms[percentile] for each in runs[side]]
+
+
+def _has_result(runs: Runs, percentile: str) -> bool:
+    return _spread(_samples(runs, LOCAL, percentile)) <= MOST_CONTROL_MOVES
+
+
+def _ratios(runs: Runs, percentile: str) -> list[float]:
+    """Return copying over the control, round by round; empty if there is no result."""
+    pairs = zip(*(_samples(runs, side, percentile) for side in (STREAMED, LOCAL)), strict=True)
+    return [a / b for a, b in pairs] if _has_result(runs, percentile) else []
+
+
+def _text(samples: list[float]) -> str:
+    """Return the median and the spread; without samples, that there is no result."""
+    if not samples:
+        return "no result"
+    return f"{median(samples):.2f} ({min(samples):.2f} - {max(samples):.2f})"
+
+
+def _print(load: Load, runs: Runs) -> None:
+    print_table(
+        f"{load.name}: {MIB_PER_S} MiB/s of 1 KiB records, {len(runs[LOCAL])} rounds, ms",
+        ("", *SIDES.values(), "ratio", "quartiles of the control"),
+        [
             (
-                f"{side}, {READINGS[has_reader]}",
-                statistics.median(each.p50_ms for each in found),
-                statistics.median(p99s),
-                f"{min(p99s):.1f} - {max(p99s):.1f}",
-                statistics.median(each.records_per_s for each in found),
-                statistics.median(each.read_mib_per_s for each in found) if has_reader else None,
+                percentile,
+                *(_text(_samples(runs, side, percentile)) for side in SIDES),
+                _text(_ratios(runs, percentile)),
+                f"{_spread(_samples(runs, LOCAL, percentile)):.2f}",
             )
-        )
-    columns = ("", "p50, ms", "p99, ms", "spread of p99", "records/s", "read, MiB/s")
-    print_table(f"broker_produce: {MIB_PER_S} MiB/s of 1 KiB records", columns, rows)
-    for has_reader, name in READINGS.items():
-        if not _has_result(runs, has_reader):
-            Console().print(
-                f"no result {name}: the p99 of the control, which is not tiered, itself moved by "
-                f"{_control_moves(runs, has_reader):.1f}x; measure on a quieter machine"
-            )
-
-
-def _result(runs: Runs) -> Result:
-    top, bottom = (
-        Side(f"{name}, p99, ms", [each.p99_ms for each in runs[side, False]])
-        for side, name in ((STREAMED, "copying, streamed"), (LOCAL, "not tiered"))
+            for percentile in PERCENTILES
+        ],
     )
-    has_result = _has_result(runs, has_reader=False)
-    pairs = zip(top.samples, bottom.samples, strict=True)
-    samples = [a / b for a, b in pairs] if has_result else []
+
+
+def _result(load: Load, runs: Runs, how: str) -> Result:
+    top, bottom = (
+        Side(f"{SIDES[side]}, {OF_RESULT}, ms", _samples(runs, side, OF_RESULT))
+        for side in (STREAMED, LOCAL)
+    )
+    samples = _ratios(runs, OF_RESULT)
     conditions: dict[str, object] = {
-        "rounds": ROUNDS,
+        "rounds": len(runs[LOCAL]),
         "seconds a run": SECONDS,
         "cores": os.cpu_count(),
+        "apart by": how,
         "store": STORE,
         "rate, MiB/s": MIB_PER_S,
-        "reader's niceness": READER_NICENESS,
-        "control moves": {
-            name: round(_control_moves(runs, has_reader), 2)
-            for has_reader, name in READINGS.items()
+        "spread of the control": {
+            each: round(_spread(_samples(runs, LOCAL, each)), 2) for each in PERCENTILES
         },
-        "has a result": {
-            name: _has_result(runs, has_reader) for has_reader, name in READINGS.items()
+        "ratios": {each: _text(_ratios(runs, each)) for each in PERCENTILES},
+        "ms": {
+            name: {each: _text(_samples(runs, side, each)) for each in PERCENTILES}
+            for side, name in SIDES.items()
         },
-        "p99, ms": {
-            f"{side}, {READINGS[has_reader]}": [round(each.p99_ms, 1) for each in found]
-            for (side, has_reader), found in runs.items()
+        "records/s": {
+            name: round(median(each.records_per_s for each in runs[side]))
+            for side, name in SIDES.items()
+        },
+        "beside, MiB/s": {
+            name: round(median(each.beside_mib_per_s for each in runs[side]))
+            for side, name in SIDES.items()
         },
     }
-    median = statistics.median(samples) if has_result else None
-    return Result("broker_produce", "ratio of p99", median, samples, top, bottom, conditions)
+    value = median(samples) if samples else None
+    return Result(load.name, "ratio of P99", value, samples, top, bottom, conditions)

@@ -18,14 +18,13 @@ _USED = re.compile(r"garbage-first heap .*?used (\d+)K")
 class JavaClient:
     """A Java program in one warm process, which prints a line for each line of its input."""
 
-    def __init__(self, source: str, niceness: int = 0) -> None:
-        """Start the program of this file name, with a lower priority if `niceness` is positive."""
+    def __init__(self, source: str) -> None:
+        """Start the program of this file name."""
         self._source = Path(__file__).with_name(source)
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         java = [find_java(), "-Xmx512m", quiet, "-cp", f"{ensure_kafka_jars()}/*"]
-        command = ["nice", f"--adjustment={niceness}", *java, str(self._source)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*java, str(self._source)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     @property
@@ -53,8 +52,8 @@ class JavaClient:
 class Consumer(JavaClient):
     """Kafka's Java consumer, whose code is warm for all sides alike."""
 
-    def __init__(self, niceness: int = 0) -> None:
-        super().__init__("CatchUp.java", niceness)
+    def __init__(self) -> None:
+        super().__init__("CatchUp.java")
 
     def read(
         self, bootstrap: str, topic: str, isolation: str, ends: Sequence[int]

@@ -112,9 +112,12 @@ class KafkaCluster:
         log_dirs: int = 1,
         version: str | None = None,
         spare: int = 0,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         """Prepare one broker for each entry of ``settings``, which are properties by Kafka's names;
         nothing runs yet. The last ``spare`` of them are started by tests.
+
+        ``jvm_options`` are by default those of brokers that live for seconds.
         """
         self._directory = directory
         self._settings = settings
@@ -122,6 +125,7 @@ class KafkaCluster:
         self._spare = spare
         self._jars = ensure_kafka_jars(version)
         ensure_kafka_archive(self._jars)
+        self._jvm_options = jvm_options or [*small_jvm(self._jars), _BROKER_HEAP]
         self._cleanup = ExitStack()
         self.brokers: Sequence[KafkaBroker] = ()
 
@@ -172,7 +176,7 @@ class KafkaCluster:
             self._jars,
             {**REPLICATED, **settings},
             log_dirs=self._log_dirs,
-            jvm_options=[*small_jvm(self._jars), _BROKER_HEAP],
+            jvm_options=self._jvm_options,
             membership=Membership(number, controller.cluster_id, controller.voter),
         )
 
