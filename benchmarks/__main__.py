@@ -4,6 +4,7 @@ A NAME may be a pattern, such as 'rlmm_*'.
 """
 
 import sys
+import time
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
@@ -43,7 +44,7 @@ from benchmarks import (
     tls,
     traces,
 )
-from benchmarks.measure import Result, report
+from benchmarks.measure import TOOK, Result, report
 from benchmarks.rlmm import (
     batch_lookup,
     batch_transitions,
@@ -123,7 +124,10 @@ def main(patterns: list[str]) -> None:
     if unknown:
         raise SystemExit(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     for name in _matching(patterns or ["*"]):
-        report(BENCHMARKS[name]())
+        began_s = time.monotonic()
+        result = BENCHMARKS[name]()
+        result.conditions[TOOK] = round(time.monotonic() - began_s)
+        report(result)
 
 
 def _matching(patterns: list[str]) -> list[str]:

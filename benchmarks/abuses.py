@@ -13,10 +13,9 @@ from pathlib import Path
 
 import psutil
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from benchmarks.measure import QUICK, Result, Side, tree_cpu_seconds
+from benchmarks.measure import QUICK, Result, Side, counted_rounds, tree_cpu_seconds
 from benchmarks.segments import RandomSegment
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.api.roles import Role
@@ -76,7 +75,7 @@ class Abused:
     def measured(self, abuse: str) -> Row:
         kept: dict[str, list[float]] = {cpu.value: [] for cpu in Cpu}
         costs = []
-        for _ in track(range(ROUNDS), description=abuse, console=Console(stderr=True)):
+        for _ in counted_rounds(abuse, ROUNDS):
             for cpu in Cpu:
                 with self._cores_left_by(cpu):
                     alone = self._rounds_per_s()

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
-from rich.console import Console
-from rich.progress import track
-
 from benchmarks.brokers import (
     BROKER_PROCESS,
     DEFAULT_INTERVAL,
@@ -30,7 +27,16 @@ from benchmarks.brokers import (
     wait_until_gone,
 )
 from benchmarks.java_client import Consumer, heap_after_gc_mib
-from benchmarks.measure import MIB, QUICK, Result, Row, Side, print_table, tree_cpu_seconds
+from benchmarks.measure import (
+    MIB,
+    QUICK,
+    Result,
+    Row,
+    Side,
+    counted_rounds,
+    print_table,
+    tree_cpu_seconds,
+)
 from benchmarks.store import STORE
 
 ROUNDS = 2 if QUICK else 5
@@ -184,14 +190,14 @@ def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
 def _figures() -> Figures:
     readings: dict[tuple[str, str], list[Reading]] = {}
     with _bench() as bench:
-        for _ in range(WARM_ROUNDS):
+        for _ in counted_rounds("broker_*, to be warm", WARM_ROUNDS):
             for case in CASES:
                 for side in SIDES:
                     bench.read(case, side)
         for case in CASES:
             for side in SIDES:
                 readings[case.name, side] = []
-        for _ in track(range(ROUNDS), description="broker_*", console=Console(stderr=True)):
+        for _ in counted_rounds("broker_*", ROUNDS):
             for case in CASES:
                 for side in SIDES:
                     readings[case.name, side].append(bench.read(case, side))

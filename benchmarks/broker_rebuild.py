@@ -1,8 +1,8 @@
 """Measure broker_rebuild: a replica whose disk was wiped, until it is in sync again.
 
-Two clusters of two brokers, alike but for the topic: in one it is tiered. The follower's
-replication is throttled, as a network between brokers is; a restart with the replica kept is the
-control.
+Two clusters of two brokers, alike but for the topic: in one it is tiered. The partition grows to
+three sizes. The follower's replication is throttled, as a network between brokers is; a restart
+with the replica kept is the control. All starts together give a formula of the bytes moved.
 """
 
 import os
@@ -11,11 +11,8 @@ import statistics
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import track
 
 from benchmarks.brokers import (
     BROKER,
@@ -27,7 +24,7 @@ from benchmarks.brokers import (
     wait_until_gone,
     write,
 )
-from benchmarks.measure import MIB, QUICK, Result, Row, Side, print_table
+from benchmarks.measure import MIB, QUICK, Result, Row, Side, counted_rounds, print_table
 from benchmarks.store import STORE
 from demos.kafka_broker import KafkaBroker, plugin_settings
 from demos.kafka_client import Cluster
@@ -35,9 +32,11 @@ from tests.harness.kafka_broker import plugin_jar
 from tests.harness.kafka_cluster import ClusterAdmin, KafkaCluster
 
 ROUNDS = 1 if QUICK else 3
-RATE_MIB_PER_S = 4 if QUICK else 16
+RATE_MIB_PER_S = 16 if QUICK else 48
+UNTHROTTLED_MIB_PER_S = 1024
 LEADER, FOLLOWER = 1, 2
-DATA = Case("16 KiB batches", "rebuilt", 1, 2 if QUICK else 16, 1_000, 16, segment_bytes=16 * MIB)
+DATA = Case("16 KiB batches", "rebuilt", 1, 0, 1_000, 16, segment_bytes=16 * MIB)
+SIZES_MIB = (16, 32, 64) if QUICK else (64, 192, 448)
 TOPICS = {LOCAL: "not tiered", STREAMED: "tiered"}
 SETTINGS = {
     **BROKER,
@@ -60,12 +59,12 @@ class Rebuild:
     moved_bytes: int
 
 
-Rebuilds = Mapping[tuple[str, bool], list[Rebuild]]
-"""The starts of each topic, with a wiped replica and with a kept one, round by round."""
+Rebuilds = Mapping[tuple[str, int], list[Rebuild]]
+"""The starts of each topic at each size, round by round; size 0 is a replica that was kept."""
 
 
 def run() -> Result:
-    rebuilds: dict[tuple[str, bool], list[Rebuild]] = {}
+    rebuilds: dict[tuple[str, int], list[Rebuild]] = {}
     with ExitStack() as opened:
         directory = opened.enter_context(bench_directory())
         stack = opened.enter_context(running_stack(directory))
@@ -75,29 +74,46 @@ def run() -> Result:
             side: opened.enter_context(KafkaCluster(directory / side, settings)) for side in TOPICS
         }
         for side, cluster in clusters.items():
-            _fill(cluster, side)
-        for _ in track(range(ROUNDS), description="broker_rebuild", console=Console(stderr=True)):
-            for is_wiped in (True, False):
+            _create(cluster, side)
+        before_mib = 0
+        for size_mib in SIZES_MIB:
+            for side, cluster in clusters.items():
+                _grow(cluster, side, size_mib - before_mib)
+            before_mib = size_mib
+            for _ in counted_rounds(f"broker_rebuild, {size_mib} MiB", ROUNDS):
                 for side, cluster in clusters.items():
-                    rebuilt = _rebuild(cluster, side, is_wiped)
-                    rebuilds.setdefault((side, is_wiped), []).append(rebuilt)
+                    rebuilt = _rebuild(cluster, side, is_wiped=True)
+                    rebuilds.setdefault((side, size_mib), []).append(rebuilt)
+        for _ in counted_rounds("broker_rebuild, nothing wiped", ROUNDS):
+            for side, cluster in clusters.items():
+                rebuilt = _rebuild(cluster, side, is_wiped=False)
+                rebuilds.setdefault((side, 0), []).append(rebuilt)
     _print(rebuilds)
     return _result(rebuilds)
 
 
-def _fill(cluster: KafkaCluster, side: str) -> None:
-    """Write the records, wait until only active segments are local, then throttle the follower."""
+def _create(cluster: KafkaCluster, side: str) -> None:
     client, topic = Cluster(cluster.bootstrap_servers), DATA.topic(side)
     admin = ClusterAdmin(cluster.bootstrap_servers)
     admin.create(topic.name, [(LEADER, FOLLOWER)], topic.configs())
-    write(client, DATA, topic.name, os.urandom(DATA.record_bytes))
-    admin.wait_until_in_sync(topic.name, 0, len(cluster.brokers))
+    client.configure(topic.name, follower_replication_throttled_replicas="*")
+
+
+def _grow(cluster: KafkaCluster, side: str, more_mib: int) -> None:
+    """Write records, wait until only active segments are local, then throttle the follower."""
+    client, topic = Cluster(cluster.bootstrap_servers), DATA.topic(side)
+    _throttle(client, UNTHROTTLED_MIB_PER_S)
+    more = replace(DATA, segments=more_mib * MIB // DATA.segment_bytes)
+    write(client, more, topic.name, os.urandom(DATA.record_bytes))
+    ClusterAdmin(cluster.bootstrap_servers).wait_until_in_sync(topic.name, 0, len(cluster.brokers))
     if side == STREAMED:
         for broker in cluster.brokers:
             wait_until_gone(broker, topic)
-    client.configure(topic.name, follower_replication_throttled_replicas="*")
-    rate = str(RATE_MIB_PER_S * MIB)
-    client.configure_broker(FOLLOWER, follower_replication_throttled_rate=rate)
+    _throttle(client, RATE_MIB_PER_S)
+
+
+def _throttle(client: Cluster, mib_per_s: int) -> None:
+    client.configure_broker(FOLLOWER, follower_replication_throttled_rate=str(mib_per_s * MIB))
 
 
 def _rebuild(cluster: KafkaCluster, side: str, is_wiped: bool) -> Rebuild:
@@ -120,41 +136,60 @@ def _log_bytes(broker: KafkaBroker, topic: str) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.log"))
 
 
+def formula(rebuilds: Rebuilds) -> tuple[float, float]:
+    """Fit seconds = a + bytes moved / b to all starts; return a in s and b in MiB/s."""
+    every = [each for found in rebuilds.values() for each in found]
+    moved_mib = [each.moved_bytes / MIB for each in every]
+    line = statistics.linear_regression(moved_mib, [each.in_sync_s for each in every])
+    return line.intercept, 1 / line.slope
+
+
 def _print(rebuilds: Rebuilds) -> None:
-    rows: list[Row] = [
-        (
-            f"{name}, replica {'wiped' if is_wiped else 'kept'}",
-            statistics.median(each.in_sync_s for each in rebuilds[side, is_wiped]),
-            statistics.median(each.moved_bytes for each in rebuilds[side, is_wiped]) / MIB,
+    start_s, mib_per_s = formula(rebuilds)
+    rows: list[Row] = []
+    for (side, size_mib), found in rebuilds.items():
+        seconds = [each.in_sync_s for each in found]
+        moved_mib = statistics.median(each.moved_bytes for each in found) / MIB
+        rows.append(
+            (
+                f"{TOPICS[side]}, {f'{size_mib} MiB' if size_mib else 'replica kept'}",
+                statistics.median(seconds),
+                f"{min(seconds):.1f} - {max(seconds):.1f}",
+                moved_mib,
+                start_s + moved_mib / mib_per_s,
+            )
         )
-        for side, name in TOPICS.items()
-        for is_wiped in (True, False)
-    ]
-    title = f"broker_rebuild: follower throttled to {RATE_MIB_PER_S} MiB/s"
-    print_table(title, ("", "process start to in sync, s", "moved, MiB"), rows)
+    title = (
+        f"broker_rebuild: follower throttled to {RATE_MIB_PER_S} MiB/s; "
+        f"seconds = {start_s:.1f} + MiB moved / {mib_per_s:.1f}"
+    )
+    columns = ("", "process start to in sync, s", "spread", "moved, MiB", "by the formula, s")
+    print_table(title, columns, rows)
 
 
 def _result(rebuilds: Rebuilds) -> Result:
+    largest = SIZES_MIB[-1]
     top, bottom = (
         Side(
-            f"{TOPICS[side]}, replica wiped, s",
-            [each.in_sync_s for each in rebuilds[side, True]],
+            f"{TOPICS[side]}, {largest} MiB, replica wiped, s",
+            [each.in_sync_s for each in rebuilds[side, largest]],
         )
         for side in (LOCAL, STREAMED)
     )
     samples = [a / b for a, b in zip(top.samples, bottom.samples, strict=True)]
+    start_s, mib_per_s = formula(rebuilds)
     conditions: dict[str, object] = {
         "rounds": ROUNDS,
         "cores": os.cpu_count(),
         "store": STORE,
-        "partition, MiB": DATA.segments * DATA.segment_bytes // MIB,
         "throttled to, MiB/s": RATE_MIB_PER_S,
+        "seconds": f"{start_s:.1f} + MiB moved / {mib_per_s:.1f}",
         **{
-            f"{TOPICS[side]}, replica {'wiped' if is_wiped else 'kept'}": {
+            f"{TOPICS[side]}, {size_mib} MiB (0: replica kept)": {
                 "in sync after, s": [round(each.in_sync_s, 2) for each in found],
                 "moved, MiB": [round(each.moved_bytes / MIB, 2) for each in found],
             }
-            for (side, is_wiped), found in rebuilds.items()
+            for (side, size_mib), found in rebuilds.items()
         },
         "note": "the ratio is that of this size and rate: it grows with the partition",
     }

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
-from rich.console import Console
-from rich.progress import track
 
 from benchmarks.brokers import (
     DEFAULT_INTERVAL,
@@ -26,7 +24,7 @@ from benchmarks.brokers import (
 )
 from benchmarks.java_client import Consumer, JavaClient, heap_after_gc_mib
 from benchmarks.many_segments import make_segments, store_rows
-from benchmarks.measure import MIB, QUICK, Result, Row, Side, print_table
+from benchmarks.measure import MIB, QUICK, Result, Row, Side, counted_rounds, print_table
 from benchmarks.rlmm.database import plain_url
 from benchmarks.store import STORE
 from demos.kafka_broker import KafkaBroker
@@ -71,7 +69,7 @@ def run() -> Result:
             for broker in tiers.values():
                 _start(broker, consumer)  # the metadata's first start, with its topic's first task
             title = f"broker_restart, {segments} segments"
-            for _ in track(range(ROUNDS), description=title, console=Console(stderr=True)):
+            for _ in counted_rounds(title, ROUNDS):
                 for tier, broker in tiers.items():
                     starts.setdefault((segments, tier), []).append(_start(broker, consumer))
             _check_kept(brokers, segments)

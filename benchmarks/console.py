@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.request import urlopen
 
-from benchmarks.measure import ROUNDS, Result, Side, tree_cpu_seconds
+from benchmarks.measure import ROUNDS, Result, Side, counted_rounds, tree_cpu_seconds
 from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import Layout
 from services.api.ids import uuid_to_text
@@ -62,7 +62,7 @@ def run() -> Result:
             after = tree_cpu_seconds(console.pid) + tree_cpu_seconds(rlmm.process.pid)
             side.cpu_seconds.append(after - before)
 
-        for _ in range(ROUNDS):
+        for _ in counted_rounds("console_paint", ROUNDS):
             painted(topics, "", _TOPIC, large.topic)
             painted(timeline, path, _CHART, large.topic)
         browser.close()

@@ -6,13 +6,12 @@ import resource
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.counts import ROUND, Counted
@@ -23,6 +22,8 @@ QUICK = os.environ.get("BENCH_QUICK") == "1"
 """Three short rounds, with less data if the data takes long: for work on the code."""
 ROUNDS = 3 if QUICK else 9
 MIB = 1024 * 1024
+TOOK = "took, s"
+"""The condition that says how long a whole benchmark took."""
 
 
 @dataclass
@@ -88,7 +89,7 @@ def ratio(
     of_top = Meter(numerator[0], numerator_pids, counted)
     of_bottom = Meter(denominator[0], denominator_pids or {}, denominator_counted)
     top, bottom = of_top.side, of_bottom.side
-    for _ in track(range(rounds), description=name, console=Console(stderr=True)):
+    for _ in counted_rounds(name, rounds):
         of_top.measure(numerator[1])
         of_bottom.measure(denominator[1])
         if beside is not None:
@@ -103,6 +104,19 @@ def ratio(
         bottom,
         {"rounds": rounds, "cores": os.cpu_count(), **conditions},
     )
+
+
+def counted_rounds(name: str, count: int) -> Iterator[int]:
+    """Yield the numbers of the rounds, and say after each how long it took."""
+    for number in range(count):
+        began_s = time.monotonic()
+        yield number
+        say(f"{name}: round {number + 1} of {count} took {time.monotonic() - began_s:.0f} s")
+
+
+def say(text: str) -> None:
+    """Say how far a benchmark is: one that is silent for minutes looks as if it hung."""
+    Console(stderr=True).print(text)
 
 
 class Meter:

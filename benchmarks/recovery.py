@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from benchmarks import restore
 from benchmarks.deployment import Deployment, deployed
-from benchmarks.measure import QUICK, Result, Side
+from benchmarks.measure import QUICK, Result, Side, counted_rounds
 from benchmarks.rlmm.database import databases
 from benchmarks.store import STORE
 from services.api.errors import RetriableRemoteStorageError
@@ -40,7 +40,7 @@ def run_promotion() -> Result:
     """Measure from the command that promotes the standby until RLMM acknowledges a write."""
     killed, read_only = Side("the primary is killed, s"), Side("the primary turns read-only, s")
     waits: list[float] = []
-    for _ in range(ROUNDS):
+    for _ in counted_rounds("recovery_promotion", ROUNDS):
         killed.samples.append(_promoted(lambda servers: servers.primary.kill(), waits))
         read_only.samples.append(_promoted(lambda servers: servers.refuse_changes(), waits))
     samples = [max(pair) for pair in zip(killed.samples, read_only.samples, strict=True)]
@@ -62,7 +62,7 @@ def run_rebuild() -> Result:
         log_dir = Path(name) / "log"
         make_log_dir(log_dir, PARTITIONS, SEGMENTS // PARTITIONS, BATCH_BYTES)
         ship([log_dir], services.rsm, services.rlmm)
-        for number in range(ROUNDS):
+        for number in counted_rounds("recovery_rebuild", ROUNDS):
             side.samples.append(_rebuilt(services, Path(name) / f"rlmm-{number}"))
             samples.append(side.samples[-1] * 1e6 / (SEGMENTS * OBJECTS_PER_SEGMENT))
         conditions = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 
 from benchmarks.deployment import Deployment, deployed
-from benchmarks.measure import MIB, QUICK, Result, Side
+from benchmarks.measure import MIB, QUICK, Result, Side, counted_rounds
 from benchmarks.store import STORE
 from services.api.remote_log_manager import all_descriptions
 from tests.harness.rolling_broker import RollingBroker
@@ -24,7 +24,7 @@ _PATIENCE_S = 600.0
 
 def run() -> Result:
     caught_up, away = Side("caught up after, s"), Side("the store was away, s")
-    for _ in range(ROUNDS):
+    for _ in counted_rounds("rlm_outage", ROUNDS):
         away_s, caught_up_s = _one_outage()
         away.samples.append(away_s)
         caught_up.samples.append(caught_up_s)

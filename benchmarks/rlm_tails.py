@@ -18,7 +18,7 @@ from uuid import uuid4
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.deployment import SERVICES, Deployment, deployed
-from benchmarks.measure import QUICK, Result, Side, tree_cpu_seconds
+from benchmarks.measure import QUICK, Result, Side, counted_rounds, tree_cpu_seconds
 from services.api.ids import TopicIdPartition
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, write_log_dir
@@ -153,7 +153,7 @@ def _measured(
     sides: dict[str, list[float]] = {name: [] for name in SERVICES}
     first, first_tails = _calls(services), _of_rlm(services, "sediment_rlm_copied_segments")
     tails = first_tails
-    for _ in range(ROUNDS):
+    for _ in counted_rounds("rlm_tails", ROUNDS):
         before, tails_before = _cpu_s(services), tails
         Event().wait(ROUND_S)
         used = {name: cpu_s - before[name] for name, cpu_s in _cpu_s(services).items()}

@@ -8,7 +8,7 @@ import psutil
 from crc32c import crc32c
 
 from benchmarks.deployment import Deployment, deployed
-from benchmarks.measure import MIB, QUICK, Result, Side, peak_rss_bytes
+from benchmarks.measure import MIB, QUICK, Result, Side, counted_rounds, peak_rss_bytes
 from benchmarks.segments import generated_log, segment_data, segment_metadata
 from benchmarks.store import STORE
 from services.api.segments import RemoteLogSegmentMetadata
@@ -22,7 +22,7 @@ ROUNDS = 1 if QUICK else 3
 def run() -> Result:
     samples, peaks, idles = [], [], []
     in_flight_bytes = 0
-    for number in range(ROUNDS):
+    for number in counted_rounds("rsm_memory", ROUNDS):
         # A process of its own each time: a peak never falls.
         with deployed() as services:
             pid = services.pids["rsm"]

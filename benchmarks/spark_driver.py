@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.many_segments import make_segments, store_rows
-from benchmarks.measure import MIB, QUICK, Result, Side, peak_rss_bytes
+from benchmarks.measure import MIB, QUICK, Result, Side, counted_rounds, peak_rss_bytes
 from services.local.stack import own_environment
 
 FEW, MANY = 10_000, 100_000 if QUICK else 1_000_000
@@ -39,7 +39,7 @@ def run() -> Result:
             _expired(services, "many", TOPICS, MANY),
         )
         seconds = []
-        for _ in range(ROUNDS):
+        for _ in counted_rounds("spark_driver", ROUNDS):
             _measure(few, services, Path(name), of_few, FEW)
             seconds.append(_measure(many, services, Path(name), of_many, MANY))
     samples = [more - less for more, less in zip(many.samples, few.samples, strict=True)]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.measure import ROUNDS, Result, Side
+from benchmarks.measure import ROUNDS, Result, Side, counted_rounds
 from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import Layout
 from services.local.stack import own_environment
@@ -18,7 +18,7 @@ def run() -> Result:
     """Run both commands alternately, as processes; the figure is the difference, seconds."""
     status, version = Side("sediment status"), Side("sediment --version")
     with running_rlmm(databases().history(LAYOUT)) as rlmm:
-        for _ in range(ROUNDS):
+        for _ in counted_rounds("status_time", ROUNDS):
             _measure(status, "status", "--rlmm", rlmm.address)
             _measure(version, "--version")
     samples = [a - b for a, b in zip(status.samples, version.samples, strict=True)]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
-from benchmarks.measure import MIB, QUICK, Result, Side, peak_rss_bytes
+from benchmarks.measure import MIB, QUICK, Result, Side, counted_rounds, peak_rss_bytes
 from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import PartitionHistory
 from benchmarks.rlmm.setting import LARGE, conditions
@@ -22,7 +22,7 @@ ROUNDS = 1 if QUICK else 3
 
 def run() -> Result:
     grown, peaks, idles = [], [], []
-    for _ in range(ROUNDS):
+    for _ in counted_rounds("rlmm_memory", ROUNDS):
         # A process of its own each time: a peak never falls.
         with running_rlmm(databases().history(LARGE)) as rlmm:
             pid = rlmm.process.pid

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import grpc
 
-from benchmarks.measure import QUICK, Result, Side
+from benchmarks.measure import QUICK, Result, Side, counted_rounds
 from benchmarks.rlmm.histories import BROKER_ID, OFFSETS_PER_SEGMENT, SIZE_BYTES
 from benchmarks.rlmm.setting import ROUND_S, SMALL, conditions, setting
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, random_uuid
@@ -49,7 +49,7 @@ def run() -> Result:
         with open_channel(rlmm.address, PLAINTEXT) as channel, delivering(channel, tps) as watches:
             client = RemoteLogMetadataManagerClient(channel, rlmm.address)
             steady, pressed = [], []
-            for number in range(ROUNDS):
+            for number in counted_rounds("rlmm_watch_delay", ROUNDS):
                 steady.append(delays_ms(client, tps, watches, 2 * number, PAUSE_S))
                 pressed.append(delays_ms(client, tps, watches, 2 * number + 1, 0.0))
     most = Side("p99, ms", [_p99(delays) for delays in steady])
