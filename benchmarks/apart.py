@@ -96,7 +96,8 @@ def apart(shares: Mapping[str, int]) -> Iterator[Apart]:
 
     A real-time thread keeps a processor for 100 ms, so that none is one here.
     """
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    for thread in psutil.Process().threads():
+        os.sched_setscheduler(thread.id, os.SCHED_OTHER, os.sched_param(0))
     affinity: Sequence[int] = sorted(os.sched_getaffinity(0))
     groups = Apart(shares)
     try:
