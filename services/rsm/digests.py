@@ -3,9 +3,11 @@
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from math import inf
+from threading import Semaphore
 
 from cachetools import TLRUCache
 from crc32c import crc32c
@@ -13,6 +15,7 @@ from crc32c import crc32c
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, IndexType, LogDigest
 from services.common.single_flight import SingleFlight
+from services.common.threads import started_pool
 from services.rsm.layout import CustomMetadata, Manifest, SegmentKeys
 from services.rsm.locations import Location
 
@@ -20,6 +23,9 @@ MISSING_S = 10.0
 """How long a missing or malformed manifest is not read again by the reads of its segment."""
 
 ENTRY_OVERHEAD_BYTES = 2048
+
+MANIFEST_THREADS = 4
+"""How many manifests may be read beside the bytes that they verify; others are read after them."""
 
 _POLYNOMIAL = 0x82F63B78
 _ONE = 1 << 31
@@ -139,6 +145,21 @@ class DigestCache:
             max_bytes, _expiry_s, clock, _charged_bytes
         )
         self._flights: SingleFlight[_Key, SegmentDigests | NoManifest] = SingleFlight(cache)
+        self._threads, self._idle = (
+            started_pool(MANIFEST_THREADS, "manifest"),
+            Semaphore(MANIFEST_THREADS),
+        )
+
+    def begin(
+        self, location: Location, keys: SegmentKeys, custom: CustomMetadata
+    ) -> Callable[[], SegmentDigests]:
+        """Return `get`, which already runs if the digests are not cached and a thread is idle."""
+        get = partial(self.get, location, keys, custom)
+        if self._flights.cached(_key(location, keys, custom)) or not self._idle.acquire(False):
+            return get
+        running = self._threads.submit(copy_context().run, get)
+        running.add_done_callback(lambda _: self._idle.release())
+        return running.result
 
     def get(self, location: Location, keys: SegmentKeys, custom: CustomMetadata) -> SegmentDigests:
         """Return the digests of the copy that `custom` describes.
@@ -155,10 +176,14 @@ class DigestCache:
             except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
                 return e
 
-        digests, _ = self._flights.run((location.location_id, keys.stem, custom.to_bytes()), read)
+        digests, _ = self._flights.run(_key(location, keys, custom), read)
         if isinstance(digests, NoManifest):
             raise type(digests)(str(digests))
         return digests
+
+
+def _key(location: Location, keys: SegmentKeys, custom: CustomMetadata) -> _Key:
+    return location.location_id, keys.stem, custom.to_bytes()
 
 
 def _expiry_s(_: _Key, digests: SegmentDigests | NoManifest, now_s: float) -> float:

@@ -34,6 +34,7 @@ from services.rsm.backends.s3_probe import S3Probe
 from services.rsm.backends.s3_rules import rules_of
 from services.rsm.backends.traced_pools import TRACED_POOLS
 from services.rsm.deadline import Limits
+from services.rsm.digests import MANIFEST_THREADS
 from services.rsm.locations import Location, Locations
 from services.rsm.locations_file import (
     RegisteredLocation,
@@ -223,6 +224,7 @@ def _http(settings: RsmSettings, waiter: Waiter, proxy: Proxy | None = None) -> 
         # One for each thread that may use the store.
         connections=(
             UPLOAD_THREADS
+            + MANIFEST_THREADS
             + settings.copy_threads
             + settings.stream_threads
             + settings.unary_threads

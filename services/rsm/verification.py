@@ -34,8 +34,8 @@ class ReadVerification:
     """Choose the reads to verify, and verify their bytes as they pass. Thread-safe.
 
     An index is always verified. A log is verified chunk by chunk: the chunks around a range are
-    read whole, and no byte of one is served before the whole has matched. The manifest is read when
-    the first chunk or index is complete.
+    read whole, and no byte of one is served before the whole has matched. The manifest is read
+    while the first chunk or index comes.
     """
 
     def __init__(self, verify: VerifyReads, cache_bytes: int) -> None:
@@ -71,9 +71,7 @@ class SegmentVerification:
         metadata: RemoteLogSegmentMetadata,
         custom: CustomMetadata,
     ) -> None:
-        self._cache = cache
-        self._location = location
-        self._keys = location.keys(metadata)
+        self._get_digests = cache.begin(location, location.keys(metadata), custom)
         self._custom = custom
         self._digests: SegmentDigests | None = None
 
@@ -116,7 +114,7 @@ class SegmentVerification:
         """
         if self._digests is None:
             try:
-                self._digests = self._cache.get(self._location, self._keys, self._custom)
+                self._digests = self._get_digests()
             except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
                 VERIFIED.labels("corrupt").inc()
                 raise CorruptSegmentError(f"the bytes cannot be verified: {e}") from e

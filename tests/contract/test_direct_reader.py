@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
 from tests.harness.clocks import Clock
+from tests.harness.eventually import eventually
 from tests.harness.published import growth
 from tests.harness.stores import keys_in
 from tests.harness.wrapper import Wrapper
@@ -32,9 +35,12 @@ class CountingRsm(Wrapper[RemoteStorageManager]):
     def __init__(self, rsm: RemoteStorageManager) -> None:
         super().__init__(rsm)
         self.opened = self.streamed = 0
+        self.gate = Event()
+        self.gate.set()
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedLogSegment:
         self.opened += 1
+        assert self.gate.wait(60)
         return self.real.open_log_segment(metadata)
 
     def fetch_log_segment(self, *args: Any) -> Iterator[bytes | memoryview]:
@@ -74,6 +80,18 @@ def test_ranges_are_read_from_the_store_by_one_url(reading: Reading) -> None:
         assert reading.read(segment, start, end) == FILES.log[start : end + 1]
     assert (reading.rsm.opened, reading.rsm.streamed, reading.failures) == (1, 0, [])
     assert sum(reading.sizes) >= SIZE
+
+
+def test_reads_that_begin_at_once_share_one_url(reading: Reading) -> None:
+    segment = copied(reading.rsm, FILES)
+    reading.rsm.gate.clear()
+    with ThreadPoolExecutor(4) as pool:
+        reads = [pool.submit(reading.read, segment, at, at + MIB - 1) for at in (0, 1, 2, MIB)]
+        eventually(lambda: reading.rsm.opened)
+        reading.rsm.gate.set()
+        for at, read in zip((0, 1, 2, MIB), reads, strict=True):
+            assert read.result(timeout=60) == FILES.log[at : at + MIB]
+    assert (reading.rsm.opened, reading.rsm.streamed) == (1, 0)
 
 
 def test_rlms_reader_counts_bytes_and_failures(settings: RsmSettings) -> None:

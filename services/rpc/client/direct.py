@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from urllib.parse import urlsplit
 
 from cachetools import TLRUCache
@@ -16,6 +17,7 @@ from services.api.errors import DirectReadRefusedError, NotServedError, Throttle
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_storage_manager import LogDigest, OpenedLogSegment, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.single_flight import SingleFlight
 
 _log = logging.getLogger(__name__)
 
@@ -67,11 +69,12 @@ class DirectReader:
         self._clock = clock
         self._pool = PoolManager(timeout=_TIMEOUT, retries=False, maxsize=_CONNECTIONS)
         self._lock = threading.Lock()
-        self._opened: TLRUCache[RemoteLogSegmentId, OpenedLogSegment] = TLRUCache(
+        cache: TLRUCache[RemoteLogSegmentId, OpenedLogSegment] = TLRUCache(
             _MAX_OPENED,
             lambda _, opened, now_s: now_s + opened.valid_for_ms / 1000 * _USED_SHARE,
             timer=clock,
         )
+        self._opened = SingleFlight(cache)
         self._off_until_s = clock()
         self._is_failing = False
 
@@ -99,23 +102,19 @@ class DirectReader:
     def _open(self, metadata: RemoteLogSegmentMetadata, size_bytes: int) -> OpenedLogSegment | None:
         """Return a log's URL and digests; None if the log is to be streamed."""
         name = metadata.remote_log_segment_id
-        with self._lock:
-            if self._clock() < self._off_until_s:
-                return None
-            found = self._opened.get(name)
+        if self._clock() < self._off_until_s:
+            return None
+        found = self._opened.cached(name)
         if found is not None or size_bytes < self._shortest_bytes:
             return found
         try:
-            opened = self._rsm.open_log_segment(metadata)
+            return self._opened.run(name, partial(self._rsm.open_log_segment, metadata))[0]
         except NotServedError as e:
             _log.info("logs are streamed by RSM, which hands out no URLs: %s", e)
             self._off_until_s = self._clock() + NOT_SERVED_S
             return None
         except (DirectReadRefusedError, ThrottledError):
             return None
-        with self._lock:
-            self._opened[name] = opened
-        return opened
 
     def _direct(self, opened: OpenedLogSegment, start: int, end: int) -> Iterator[bytes]:
         """Read from the store.
@@ -149,8 +148,8 @@ class DirectReader:
         self, name: RemoteLogSegmentId, opened: OpenedLogSegment, error: _FailedReadError
     ) -> None:
         self._on_failure()
+        self._opened.discard([name])
         with self._lock:
-            self._opened.pop(name, None)
             self._off_until_s = self._clock() + STORE_AWAY_S
             is_news, self._is_failing = not self._is_failing, True
         if is_news:

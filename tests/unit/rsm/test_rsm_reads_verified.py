@@ -12,6 +12,7 @@ from threading import Event
 
 import pytest
 
+from services.api.calls import Call, current_call, serving
 from services.api.errors import (
     CorruptSegmentError,
     RemoteResourceNotFoundError,
@@ -19,7 +20,7 @@ from services.api.errors import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.digests import ENTRY_OVERHEAD_BYTES, MISSING_S, DigestCache
+from services.rsm.digests import ENTRY_OVERHEAD_BYTES, MANIFEST_THREADS, MISSING_S, DigestCache
 from services.rsm.factory import build_manager
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location
@@ -43,12 +44,14 @@ class CountingStore(FilesystemStorage):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.gets = 0
+        self.calls: list[Call] = []
         self.fails = False
         self.gate = Event()
         self.gate.set()
 
     def get(self, key: str) -> bytes:
         self.gets += 1
+        self.calls.append(current_call())
         assert self.gate.wait(60)
         if self.fails:
             self.fails = False
@@ -119,6 +122,56 @@ def test_closing_a_read_closes_its_source(tmp_path: Path, location: Location) ->
     next(stream)
     stream.close()
     assert next(pieces, None) is None
+
+
+def test_a_cold_read_asks_for_its_bytes_and_its_manifest_at_once(
+    tmp_path: Path, store: CountingStore, location: Location
+) -> None:
+    log = some_bytes(SIZE)
+    segment = a_copy(tmp_path, log)
+    verification = ReadVerification("always", MIB)
+    asked = Event()
+
+    def fetch(start: int, last: int) -> Generator[bytes, None, None]:
+        eventually(lambda: store.gets == 1)
+        asked.set()
+        yield log[start : last + 1]
+
+    store.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        read = verification.of(location, segment, found(segment)).log(fetch, 0, SIZE - 1)
+        first = pool.submit(next, read)
+        assert asked.wait(60)
+        assert not first.done()
+        store.gate.set()
+        assert first.result(timeout=60) == log
+    assert store.gets == 1
+
+
+def test_readers_without_an_idle_thread_read_the_manifest_themselves(
+    tmp_path: Path, store: CountingStore, location: Location
+) -> None:
+    segments = [a_copy(tmp_path, b"log") for _ in range(MANIFEST_THREADS + 1)]
+    cache = DigestCache(ENTRY_OVERHEAD_BYTES)  # Keeps none.
+    store.gate.clear()
+    waiting = [cache.begin(location, location.keys(each), found(each)) for each in segments]
+    eventually(lambda: store.gets == MANIFEST_THREADS)
+    store.gate.set()
+    assert all(get() for get in waiting)
+    assert store.gets == len(segments)
+    one, keys = found(segments[0]), location.keys(segments[0])
+    # Threads that are idle again begin others.
+    eventually(lambda: cache.begin(location, keys, one) and store.gets == 2 * len(segments))
+
+
+def test_a_manifest_is_read_on_behalf_of_the_reader_that_needs_it(
+    tmp_path: Path, store: CountingStore, location: Location
+) -> None:
+    segment = a_copy(tmp_path, b"log")
+    call = Call(actor="a reader", request_id="r1")
+    with serving(call):
+        DigestCache(MIB).begin(location, location.keys(segment), found(segment))()
+    assert store.calls == [call]
 
 
 def test_readers_that_miss_at_once_cause_one_read_of_the_manifest(
