@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from time import time_ns
 
@@ -141,8 +141,7 @@ class SegmentCopier:
         with self._active_copies.copying(keys) as wait_for_turn:
             manifest = self._write(metadata, data, keys, wait_for_turn)
             if replaced is not None:
-                manifest = replace(manifest, replaced_indexes=self._indexes_of(keys, replaced))
-                return self._commit_over(keys, manifest)
+                return self._commit_over(keys, self._replacing(keys, manifest, replaced))
             counting = self._commit(keys, manifest)
             failpoint("rsm.manifest_written")
             if counting.attempt != manifest.attempt:
@@ -163,14 +162,14 @@ class SegmentCopier:
         require(is_here, FIELD, text)
         return custom
 
-    def _indexes_of(
-        self, keys: SegmentKeys, replaced: CustomMetadata
-    ) -> Mapping[IndexType, FileDigest]:
-        """Return the digests of the replaced copy's index files; empty if they are not known."""
+    def _replacing(self, keys: SegmentKeys, mine: Manifest, replaced: CustomMetadata) -> Manifest:
+        """Return a manifest with what is known of the replaced copy, so that it stays readable."""
         try:
-            return self._location.read_manifest_of(keys, replaced).indexes
+            before = self._location.read_manifest_of(keys, replaced)
         except (RemoteResourceNotFoundError, CorruptSegmentError):
-            return {}
+            return replace(mine, replaced_indexes={})
+        key = before.wrapped_key
+        return replace(mine, replaced_indexes=before.indexes, replaced_wrapped_key=key)
 
     def _commit_over(self, keys: SegmentKeys, mine: Manifest) -> bytes:
         """Put the manifest over that of the replaced copy; return the custom metadata.
@@ -184,7 +183,7 @@ class SegmentCopier:
                 f"{keys.stem}: the client has cancelled the copy; retry"
             )
         try:
-            written = mine.to_bytes()
+            written = self._location.manifest_bytes(mine)
             self._backend.put(keys.manifest, written)
             self._require_stored(keys.manifest, len(written))
         except RemoteStorageError as e:
@@ -201,8 +200,12 @@ class SegmentCopier:
     ) -> Manifest:
         """Write all files and wait for the turn to put the manifest; clean up if either fails."""
         attempt = secrets.token_hex(8)
+        key = self._location.new_key(
+            metadata, attempt
+        )  # Before any byte: its provider may be away.
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
+            manifest = replace(manifest, wrapped_key=None if key is None else key.wrapped)
             self._require_stored(keys.log(attempt), manifest.log.size_bytes)
             indexes = sum(each.size_bytes for each in manifest.indexes.values())
             self._require_stored(keys.indexes(attempt), indexes)
@@ -277,7 +280,7 @@ class SegmentCopier:
         why: RemoteStorageError
         is_superseded = False
         try:
-            written = mine.to_bytes()
+            written = self._location.manifest_bytes(mine)
             if self._backend.put_if_absent(keys.manifest, written):
                 self._require_stored(keys.manifest, len(written))
                 return mine

@@ -35,10 +35,13 @@ from services.rsm.backends.s3_rules import rules_of
 from services.rsm.backends.traced_pools import TRACED_POOLS
 from services.rsm.deadline import Limits
 from services.rsm.digests import MANIFEST_THREADS
+from services.rsm.directory_keys import DirectoryKeys, KeysError
+from services.rsm.keys import KeyProvider, KeyRing
 from services.rsm.locations import Location, Locations
 from services.rsm.locations_file import (
     RegisteredLocation,
     current_location,
+    keys_table,
     registered_locations,
 )
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -100,7 +103,7 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
     Raises:
         SystemExit: the file, or one with a key, cannot be used.
     """
-    stores = _Stores(settings, waiter or Waiter())
+    stores, ring = _Stores(settings, waiter or Waiter()), build_ring(settings)
     listed = [
         Location(
             each.id,
@@ -109,11 +112,35 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
             str(each),
             each.foreign_layout(),
             each.is_read_only,
+            ring,
         )
         for each in registered_locations(settings)
     ]
     current = next(each for each in listed if each.location_id == settings.location_id)
     return Locations(current, [each for each in listed if each is not current])
+
+
+def build_ring(settings: RsmSettings) -> KeyRing | None:
+    """Build the ring of the file's [keys] without a request to Vault; None if it has none.
+
+    Raises:
+        SystemExit: the file, or the directory of the keys, cannot be used.
+    """
+    keys = keys_table(settings)
+    if keys is None:
+        return None
+    provider: KeyProvider
+    if keys.vault is not None:
+        from services.rsm.vault_keys import VaultKeys  # Costs memory that few need.
+
+        vault = keys.vault
+        provider = VaultKeys(vault.address, vault.mount, vault.key, vault.token_file, vault.ca_file)
+    else:
+        try:
+            provider = DirectoryKeys(keys.directory or Path())
+        except KeysError as e:
+            raise SystemExit(f"RSM_LOCATIONS_FILE: {settings.locations_file}: keys: {e}") from e
+    return KeyRing(provider, settings.deployment_id)
 
 
 def build_backend(settings: RsmSettings) -> StorageBackend:

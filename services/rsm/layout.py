@@ -22,6 +22,7 @@ from services.api.segments import (
     segment_leader_epochs,
 )
 from services.api.validation import INT32_MAX, INT64_MAX, require
+from services.rsm.keys import KeyUse, WrappedKey
 
 FIELD = "custom_metadata"
 MANIFEST_DIGEST_BYTES = 16
@@ -193,6 +194,8 @@ class Manifest:
         replaced_indexes: the index files of the copy that this one replaced, which the metadata's
             custom metadata names; empty if they are not known. None: it replaced none.
         read_digest: of the bytes that the manifest was read from. None if it was not read.
+        wrapped_key: the copy's data key, from the manifest's seal; None: it has no seal.
+        replaced_wrapped_key: that of the replaced copy; None: it had none, or it is not known.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -204,6 +207,13 @@ class Manifest:
     leader_epochs: str | None = None
     replaced_indexes: Mapping[IndexType, FileDigest] | None = None
     read_digest: bytes | None = field(default=None, compare=False)
+    wrapped_key: WrappedKey | None = field(default=None, compare=False)
+    replaced_wrapped_key: WrappedKey | None = field(default=None, compare=False)
+
+    @property
+    def key_use(self) -> KeyUse:
+        """Return what the copy's data key is for."""
+        return key_use(self.deployment_id, self.metadata, self.attempt)
 
     def custom_metadata(self, location_id: int) -> CustomMetadata:
         """Return the custom metadata that the copy, and any repeat of it, returns."""
@@ -222,7 +232,12 @@ class Manifest:
             return self
         if not self.replaced_indexes or self.metadata.custom_metadata != custom.to_bytes():
             return None
-        return replace(self, attempt=custom.attempt, indexes=self.replaced_indexes)
+        return replace(
+            self,
+            attempt=custom.attempt,
+            indexes=self.replaced_indexes,
+            wrapped_key=self.replaced_wrapped_key,
+        )
 
     def has_same_bytes(self, other: "Manifest") -> bool:
         """Return whether every file of the two copies has the same size and digests."""
@@ -275,6 +290,12 @@ class Manifest:
             return manifest
         except (ValueError, KeyError, InvalidRequestError) as e:
             raise CorruptSegmentError(f"{key}: not a manifest of version {VERSION}") from e
+
+
+def key_use(deployment_id: str, metadata: RemoteLogSegmentMetadata, attempt: str) -> KeyUse:
+    """Return what the data key of a copy is for."""
+    id, tp = metadata.remote_log_segment_id.id, metadata.topic_id_partition
+    return KeyUse(deployment_id, tp.topic_id, tp.partition, id, attempt)
 
 
 class _Part(BaseModel):

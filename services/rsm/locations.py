@@ -1,7 +1,7 @@
 """Define the current location, and the registry of the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -13,7 +13,16 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.foreign_layouts import ForeignLayout
-from services.rsm.layout import FIELD, CustomMetadata, Manifest, SegmentKeys, segment_keys
+from services.rsm.keys import DataKey, KeyRing, missing_key
+from services.rsm.layout import (
+    FIELD,
+    CustomMetadata,
+    Manifest,
+    SegmentKeys,
+    key_use,
+    segment_keys,
+)
+from services.rsm.seals import Seal, join, require_authentic, seal_of, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,8 @@ class Location:
         place: the place in words, for messages; never contains a credential.
         layout: of the objects that another tiered storage wrote; None: they are RSM's own.
         read_only: objects are never deleted.
+        ring: authenticates the manifests; None: they are written without a seal, and a seal of
+            theirs is not checked.
     """
 
     location_id: int
@@ -33,6 +44,7 @@ class Location:
     place: str = ""
     layout: ForeignLayout | None = None
     read_only: bool = False
+    ring: KeyRing | None = None
 
     def __str__(self) -> str:
         return f"location {self.location_id} ({self.place or f'prefix {self.prefix!r}'})"
@@ -40,18 +52,35 @@ class Location:
     def keys(self, metadata: RemoteLogSegmentMetadata) -> SegmentKeys:
         return segment_keys(self.prefix, metadata)
 
-    def read_manifest(self, keys: SegmentKeys) -> Manifest:
-        """Read the manifest of a segment.
+    def read_manifest(self, keys: SegmentKeys, *, unsealed_too: bool = False) -> Manifest:
+        """Read the manifest of a segment, and authenticate it if the location has a ring.
+
+        Args:
+            unsealed_too: also return a manifest without a seal, which the caller must not rely on
+                unless its digest is that of a segment's custom metadata in RLMM.
 
         Raises:
             RemoteResourceNotFoundError: the location has no complete copy.
-            CorruptSegmentError: the object under its key is something else.
+            CorruptSegmentError: the object under its key is something else, or not authentic.
+            StoreAccessDeniedError: the ring lacks the key of the manifest.
         """
         name = f"{keys.manifest} in {self}"
-        manifest = Manifest.from_bytes(self.backend.get(keys.manifest), name)
+        document, seal = split(self.backend.get(keys.manifest), name)
+        manifest = Manifest.from_bytes(document, name)
+        segment = manifest.metadata.remote_log_segment_id
         if self.keys(manifest.metadata) != keys:
-            segment = manifest.metadata.remote_log_segment_id
             raise CorruptSegmentError(f"{name}: the manifest of another segment, {segment}")
+        if seal is None:
+            if not unsealed_too:
+                self._require_sealed(manifest, name)
+            return manifest
+        manifest = replace(
+            manifest,
+            wrapped_key=seal.wrapped_key,
+            replaced_wrapped_key=seal.replaced_wrapped_key,
+        )
+        if self.ring is not None:
+            self._authenticate(self.ring, manifest, document, seal, f"{segment}: {name}")
         return manifest
 
     def read_manifest_of(self, keys: SegmentKeys, custom: CustomMetadata) -> Manifest:
@@ -59,14 +88,74 @@ class Location:
 
         Raises as read_manifest does.
         """
-        manifest = self.read_manifest(keys)
+        manifest = self.read_manifest(keys, unsealed_too=True)
+        name = f"{keys.manifest} in {self}"
         of_copy = manifest.of_copy(custom)
         if of_copy is None:
             raise CorruptSegmentError(
-                f"{keys.manifest} in {self} is not the manifest that the metadata of attempt "
+                f"{name} is not the manifest that the metadata of attempt "
                 f"{custom.attempt} was written with: it describes attempt {manifest.attempt}"
             )
+        if of_copy is not manifest:  # The digest in `custom` is of the manifest before it.
+            self._require_sealed(manifest, name)
         return of_copy
+
+    def new_key(self, metadata: RemoteLogSegmentMetadata, attempt: str) -> DataKey | None:
+        """Make the data key of a copy that begins; None if the location has no ring.
+
+        Raises:
+            RetriableRemoteStorageError, StoreAccessDeniedError: the ring's provider is away, or
+                refuses RSM.
+        """
+        if self.ring is None:
+            return None
+        return self.ring.new_key(key_use(self.ring.deployment_id, metadata, attempt))
+
+    def data_key(self, manifest: Manifest) -> DataKey | None:
+        """Return the data key of a copy; None if its manifest has none.
+
+        Raises:
+            StoreAccessDeniedError: the location has no ring, or its ring lacks the key.
+        """
+        wrapped, what = manifest.wrapped_key, str(manifest.metadata.remote_log_segment_id)
+        if wrapped is None:
+            return None
+        if self.ring is None:
+            raise missing_key(wrapped, f"{what} in {self}", "RSM has no ring")
+        return self.ring.data_key(wrapped, manifest.key_use, f"{what} in {self}")
+
+    def manifest_bytes(self, manifest: Manifest) -> bytes:
+        """Return a manifest as it is stored: with a seal if it has a data key."""
+        document, key = manifest.to_bytes(), self.data_key(manifest)
+        seal = None if key is None else seal_of(document, key, manifest.replaced_wrapped_key)
+        return join(document, seal)
+
+    def _authenticate(
+        self, ring: KeyRing, manifest: Manifest, document: bytes, seal: Seal, what: str
+    ) -> None:
+        """Check that this deployment wrote a manifest, or another's RSM in a read-only location.
+
+        Raises as read_manifest does.
+        """
+        key = ring.data_key(seal.wrapped_key, manifest.key_use, what)
+        require_authentic(document, seal, key, what)
+        if manifest.deployment_id != ring.deployment_id and not self.read_only:
+            raise CorruptSegmentError(
+                f"{what}: the manifest is of the deployment {manifest.deployment_id!r}, and fails "
+                f"its authentication as one of {ring.deployment_id!r}"
+            )
+
+    def _require_sealed(self, manifest: Manifest, name: str) -> None:
+        """Check that a manifest has a seal, or that the location has no ring.
+
+        Raises:
+            CorruptSegmentError: nothing vouches for it.
+        """
+        if self.ring is not None and manifest.wrapped_key is None:
+            raise CorruptSegmentError(
+                f"{name}: the manifest has no seal, and no metadata of RLMM was given that vouches "
+                "for it; `sediment keys rewrap` seals those that RLMM vouches for"
+            )
 
 
 class Locations:

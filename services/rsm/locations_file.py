@@ -112,10 +112,47 @@ class RegisteredLocation(S3Policy):
         return f"prefix {self.prefix!r} of bucket {self.bucket!r} at {self.endpoint}"
 
 
+class VaultTable(BaseModel):
+    """The [keys.vault] of the file: one key of a transit engine.
+
+    Attributes:
+        token_file: contains the token, and is read for each request.
+        ca_file: the authorities of Vault's certificate; None: those of the system.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    address: str = Field(pattern=r"^https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._/-]*)?$")
+    mount: str = Field(default="transit", pattern=r"^[A-Za-z0-9._/-]{1,128}$")
+    key: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    token_file: Path
+    ca_file: Path | None = None
+
+
+class KeysTable(BaseModel):
+    """The [keys] of the file: where the ring's keys are.
+
+    Attributes:
+        directory: has a file for each key, and one that names the current key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    directory: Path | None = None
+    vault: VaultTable | None = None
+
+    @model_validator(mode="after")
+    def _has_one_provider(self) -> Self:
+        if (self.directory is None) == (self.vault is None):
+            raise ValueError("needs either directory or [keys.vault]")
+        return self
+
+
 class _LocationsFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     location: list[RegisteredLocation] = []
+    keys: KeysTable | None = None
 
 
 def _of_settings(settings: RsmSettings) -> RegisteredLocation:
@@ -148,7 +185,7 @@ def registered_locations(settings: RsmSettings) -> list[RegisteredLocation]:
     if settings.locations_file is None:
         return [current]
     what = f"RSM_LOCATIONS_FILE: {settings.locations_file}"
-    listed = _read(settings.locations_file, what)
+    listed = _read(settings.locations_file, what).location
     _require_unique_numbers(listed, what)
     for at, entry in enumerate(listed):
         if entry.id == current.id:
@@ -184,7 +221,22 @@ def current_location(settings: RsmSettings) -> RegisteredLocation:
     return next(each for each in listed if each.id == settings.location_id)
 
 
-def _read(path: Path, what: str) -> list[RegisteredLocation]:
+def keys_table(settings: RsmSettings) -> KeysTable | None:
+    """Read where the ring's keys are; None if the file says nothing of them.
+
+    Raises:
+        SystemExit: as other_locations; or keys are set, and RSM_DEPLOYMENT_ID is not.
+    """
+    if settings.locations_file is None:
+        return None
+    what = f"RSM_LOCATIONS_FILE: {settings.locations_file}"
+    keys = _read(settings.locations_file, what).keys
+    if keys is not None and not settings.deployment_id:
+        raise SystemExit(f"{what}: [keys] needs RSM_DEPLOYMENT_ID, to which data keys are bound")
+    return keys
+
+
+def _read(path: Path, what: str) -> _LocationsFile:
     try:
         document = tomllib.loads(read_bounded(path, _MAX_REGISTRY_BYTES).decode())
     except OSError as e:
@@ -193,7 +245,7 @@ def _read(path: Path, what: str) -> list[RegisteredLocation]:
         # A ValueError also for a number of thousands of digits.
         raise SystemExit(f"{what}: not TOML: {e}") from e
     try:
-        return _LocationsFile.model_validate(document).location
+        return _LocationsFile.model_validate(document)
     except ValidationError as e:
         complaints = e.errors(include_input=False)
         raise SystemExit(

@@ -314,7 +314,7 @@ def _committed_keys(location: Location, keys: SegmentKeys) -> frozenset[str]:
     if location.backend.describe(keys.manifest) is None:
         return frozenset()
     try:
-        attempt = location.read_manifest(keys).attempt
+        attempt = location.read_manifest(keys, unsealed_too=True).attempt
     except RemoteResourceNotFoundError:
         return frozenset()
     return frozenset((keys.manifest, keys.log(attempt), keys.indexes(attempt)))
