@@ -18,11 +18,11 @@ _USED = re.compile(r"garbage-first heap .*?used (\d+)K")
 class JavaClient:
     """A Java program in one warm process, which prints a line for each line of its input."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *jvm_options: str) -> None:
         """Start the program of this file name."""
         self._source = Path(__file__).with_name(source)
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        java = [find_java(), "-Xmx512m", quiet, "-cp", f"{ensure_kafka_jars()}/*"]
+        java = [find_java(), "-Xmx512m", *jvm_options, quiet, "-cp", f"{ensure_kafka_jars()}/*"]
         self._process = subprocess.Popen(
             [*java, str(self._source)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
