@@ -36,6 +36,7 @@ class Location:
         read_only: objects are never deleted.
         ring: authenticates the manifests; None: they are written without a seal, and a seal of
             theirs is not checked.
+        kind: the name of its kind of store.
     """
 
     location_id: int
@@ -45,6 +46,7 @@ class Location:
     layout: ForeignLayout | None = None
     read_only: bool = False
     ring: KeyRing | None = None
+    kind: str = ""
 
     def __str__(self) -> str:
         return f"location {self.location_id} ({self.place or f'prefix {self.prefix!r}'})"

@@ -4,10 +4,18 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from services.common.bounded_file import read_bounded
 from services.common.settings import plain_fault
+from services.rsm.backends.kinds import entry_problem, require_known, store_kind
 from services.rsm.backends.s3_policy import S3Policy
 from services.rsm.foreign_layouts import (
     AIVEN_SUFFIXES,
@@ -23,7 +31,6 @@ from services.rsm.settings import (
     MAX_PREFIX_LENGTH,
     PREFIX_PATTERN,
     PUBLIC_ENDPOINT_PATTERN,
-    REQUIRED,
     BucketName,
     RsmSettings,
 )
@@ -46,10 +53,11 @@ class RegisteredLocation(S3Policy):
         read_only: None: only those of another layout.
         key_template, suffixes: of the layout "aiven": the plugin's ObjectKeyFactory.
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
+        options: what only this kind of store knows (StoreKind.options).
     """
 
     id: int = Field(ge=1, le=MAX_LOCATION_ID, strict=True)
-    backend: Literal["s3", "filesystem"]
+    backend: Annotated[str, AfterValidator(require_known)]
     # Required: an entry that is cut off must not name the whole bucket.
     prefix: str = Field(pattern=PREFIX_PATTERN, max_length=MAX_PREFIX_LENGTH)
     directory: Path | None = None
@@ -64,12 +72,12 @@ class RegisteredLocation(S3Policy):
     read_only: bool | None = Field(default=None, strict=True)
     key_template: str = AIVEN_TEMPLATE
     suffixes: dict[str, Suffix] = Field(default_factory=dict)
+    options: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:
-        missing = [name for name in REQUIRED[self.backend] if not getattr(self, name)]
-        if missing:
-            raise ValueError(f'backend = "{self.backend}" also needs {", ".join(missing)}')
+        if problem := entry_problem(self.backend, self):
+            raise ValueError(problem)
         if (self.access_key_file is None) != (self.secret_key_file is None):
             raise ValueError("access_key_file and secret_key_file go together")
         if self.backend != "s3" and (others := self.set_properties()):
@@ -101,15 +109,11 @@ class RegisteredLocation(S3Policy):
     @property
     def place(self) -> tuple[str, ...]:
         """Return the values that distinguish two places."""
-        if self.backend == "filesystem":
-            return (self.backend, str((self.directory or Path()).resolve()), self.prefix)
-        return (self.backend, self.endpoint.lower(), self.bucket, self.prefix)
+        return (self.backend, *store_kind(self.backend).place(self))
 
     def __str__(self) -> str:
         """Describe the place for people, without credentials."""
-        if self.backend == "filesystem":
-            return f"prefix {self.prefix!r} of directory {str(self.directory)!r}"
-        return f"prefix {self.prefix!r} of bucket {self.bucket!r} at {self.endpoint}"
+        return store_kind(self.backend).describe(self)
 
 
 class VaultTable(BaseModel):
@@ -155,7 +159,7 @@ class _LocationsFile(BaseModel):
     keys: KeysTable | None = None
 
 
-def _of_settings(settings: RsmSettings) -> RegisteredLocation:
+def _of_settings(settings: RsmSettings, options: dict[str, str]) -> RegisteredLocation:
     """Return the place of the settings, whose credentials are RSM's own."""
     return RegisteredLocation(
         id=settings.location_id,
@@ -167,6 +171,7 @@ def _of_settings(settings: RsmSettings) -> RegisteredLocation:
         bucket=settings.bucket,
         secure=settings.secure,
         public_endpoint=settings.public_store_endpoint,
+        options=options,
     )
 
 
@@ -181,26 +186,25 @@ def registered_locations(settings: RsmSettings) -> list[RegisteredLocation]:
         SystemExit: the file cannot be read, has an unknown key, a bad value, a number twice, or a
             place under two numbers; the message names the fault.
     """
-    current = _of_settings(settings)
     if settings.locations_file is None:
-        return [current]
+        return [_of_settings(settings, {})]
     what = f"RSM_LOCATIONS_FILE: {settings.locations_file}"
     listed = _read(settings.locations_file, what).location
     _require_unique_numbers(listed, what)
     for at, entry in enumerate(listed):
-        if entry.id == current.id:
-            listed[at] = _current_of(entry, current, what)
+        if entry.id == settings.location_id:
+            listed[at] = _current_of(entry, settings, what)
             break
     else:
-        listed.insert(0, current)
+        listed.insert(0, _of_settings(settings, {}))
     _require_unique_places(listed, what)
     return listed
 
 
-def _current_of(
-    entry: RegisteredLocation, current: RegisteredLocation, what: str
-) -> RegisteredLocation:
+def _current_of(entry: RegisteredLocation, settings: RsmSettings, what: str) -> RegisteredLocation:
     """Return the current location: the place of the settings, with the properties of its entry."""
+    same_kind = entry.backend == settings.backend
+    current = _of_settings(settings, entry.options if same_kind else {})
     if entry.layout != "sediment" or entry.is_read_only:
         raise SystemExit(f"{what}: location {entry.id} is the current one, which is written")
     if entry.place != current.place:

@@ -15,14 +15,10 @@ from pydantic_settings import SettingsConfigDict
 
 from services.common.bounded_file import require_one_line
 from services.common.settings import DividedSettings, whole_of
+from services.rsm.backends.kinds import require_known, store_kind
 from services.rsm.verification import VerifyReads
 
 _MIB = 1024 * 1024
-
-REQUIRED = {
-    "s3": ("endpoint", "region", "bucket"),
-    "filesystem": ("directory",),
-}
 
 CredentialsSource = Literal["environment", "files", "aws", "web-identity", "assume-role"]
 
@@ -100,8 +96,9 @@ class RsmSettings(DividedSettings):
         frozen=True, extra="forbid", env_prefix="RSM_", hide_input_in_errors=True
     )
 
-    backend: Literal["s3", "filesystem"]
-    """Type of object store: s3 or filesystem."""
+    backend: Annotated[str, AfterValidator(require_known)]
+    """Kind of object store: s3, filesystem, or what an installed package adds
+    (docs/run/object-locations.md)."""
     location_id: int = Field(default=1, ge=1, le=MAX_LOCATION_ID)
     """Number of this store in the custom metadata of segments. Never reuse it for another store."""
     locations_file: Path | None = None
@@ -194,15 +191,19 @@ class RsmSettings(DividedSettings):
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:
-        missing = [name for name in REQUIRED[self.backend] if not getattr(self, name)]
+        kind = store_kind(self.backend)
+        missing = [name for name in kind.needs if not getattr(self, name)]
         if missing:
             raise ValueError(f"RSM_BACKEND={self.backend} also needs {_variables(missing)}")
         return self
 
     @model_validator(mode="after")
     def _direct_reads_need_a_store_with_urls(self) -> Self:
-        if self.direct_reads and self.backend != "s3":
-            raise ValueError(f"RSM_DIRECT_READS=true needs RSM_BACKEND=s3, not {self.backend}")
+        if self.direct_reads and not store_kind(self.backend).has_urls:
+            raise ValueError(
+                "RSM_DIRECT_READS=true needs RSM_BACKEND=s3 or another store that signs URLs, "
+                f"not {self.backend}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from services.api.errors import (
     StoreAccessDeniedError,
     StoreNotFoundError,
 )
+from services.rsm.backends.kinds import LocationEntry, Opening, StoreKind
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
     Part,
@@ -268,3 +269,18 @@ def _require_crc(data: bytes | memoryview, crc: int | None, what: str) -> int:
     if crc not in (None, found):
         raise RetriableRemoteStorageError(f"writing {what}: crc32c is {found:08x}, not {crc:08x}")
     return found
+
+
+class FilesystemKind(StoreKind):
+    """A directory that must exist."""
+
+    needs = ("directory",)
+
+    def place(self, entry: LocationEntry) -> tuple[str, ...]:
+        return (str((entry.directory or Path()).resolve()), entry.prefix)
+
+    def describe(self, entry: LocationEntry) -> str:
+        return f"prefix {entry.prefix!r} of directory {str(entry.directory)!r}"
+
+    def open(self, entry: LocationEntry, opening: Opening) -> FilesystemStorage:
+        return FilesystemStorage(entry.directory or Path())
