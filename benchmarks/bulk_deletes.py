@@ -12,7 +12,7 @@ from minio import Minio
 from minio.deleteobjects import DeleteObject
 
 from benchmarks.deployment import Deployment
-from benchmarks.many_segments import make_segments, store_objects, store_rows
+from benchmarks.many_segments import ManySegments, make_segments, store_objects, store_rows
 from spark_jobs.options import SweepConfig, SweepOptions
 from spark_jobs.sweeps import retention_sweep
 from spark_jobs.sweeps.stages import Engine
@@ -29,10 +29,13 @@ _KEYS_PER_REQUEST = 1000
 def swept(engine_in: Callable[[Path], Engine], services: Deployment, directory: Path) -> float:
     """Delete SEGMENTS expired segments by a sweep without a rate; return segments/s.
 
+    Afterwards a listing must find no object of theirs.
+
     Args:
         engine_in: returns an engine that keeps its stages in a directory.
     """
-    config = SweepConfig(_options(services, _expired_topic(services)))
+    many = _expired_topic(services)
+    config = SweepConfig(_options(services, many.topic))
     plan_id = uuid4().hex
     where = directory / plan_id
     where.mkdir()
@@ -44,6 +47,9 @@ def swept(engine_in: Callable[[Path], Engine], services: Deployment, directory: 
     seconds = time.perf_counter() - started
     if report.totals.counts["deleted_segments"] != SEGMENTS:
         raise RuntimeError(f"not all deleted: {report.totals}")
+    prefix = f"{many.topic_id.hex}/"
+    for left in services.s3_client().list_objects(services.bucket, prefix, recursive=True):
+        raise RuntimeError(f"the sweep left an object: {left.object_name}")
     return SEGMENTS / seconds
 
 
@@ -56,7 +62,7 @@ def multi_deleted(services: Deployment, threads: int) -> float:
     return SEGMENTS / (time.perf_counter() - started)
 
 
-def _expired_topic(services: Deployment) -> str:
+def _expired_topic(services: Deployment) -> ManySegments:
     """Create a topic all of whose segments are expired."""
     topic = f"swept-{uuid4().hex}"
     many = make_segments(topic, PARTITIONS, SEGMENTS // PARTITIONS)
@@ -64,7 +70,7 @@ def _expired_topic(services: Deployment) -> str:
     store_objects(services.s3_client(), services.bucket, many.keys())
     settings = {"retention.ms": "1", "sediment.retention.owner": "sweep"}
     services.rlmm.put_topic_config(many.topic_id, settings, now=True)
-    return topic
+    return many
 
 
 def _options(services: Deployment, topic: str) -> SweepOptions:

@@ -25,6 +25,8 @@ SERVER_SETTINGS = {
     "checkpoint_timeout": "30min",
     **COUNTS_STATEMENTS,
 }
+# Without flushes: a crash while a large history is made means to begin again.
+FILLING = {**SERVER_SETTINGS, "fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
 _SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "commit_delay")
 KEPT_IN = "SEDIMENT_BENCH_POSTGRES"
 """The variable that names a directory in which the server's data is kept for the next run."""
@@ -34,9 +36,9 @@ _EMPTY = "bench_empty"
 class Databases:
     """The server, and databases on it with RLMM's schema. Not thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] = SERVER_SETTINGS) -> None:
         self.directory = directory
-        self.server = DatabaseServer(directory / "postgres", SERVER_SETTINGS)
+        self.server = DatabaseServer(directory / "postgres", settings)
 
     def history(self, layout: Layout) -> str:
         """Return the URL of a database with these rows, filled at the first call. Must not be
@@ -105,7 +107,8 @@ def _name_of(layout: Layout) -> str:
     """Return a name with the schema's revision: the rows of an older schema differ from today's."""
     parts = (layout.partitions, layout.segments, layout.large_segments)
     whole = "_whole" if layout.is_whole else ""
-    return f"bench_{schema_revision.known_revision()}_{'_'.join(map(str, parts))}{whole}"
+    events = f"_every_{layout.events_every}" if layout.events_every > 1 else ""
+    return f"bench_{schema_revision.known_revision()}_{'_'.join(map(str, parts))}{whole}{events}"
 
 
 def plain_url(database_url: str) -> str:

@@ -4,6 +4,7 @@ Each partition has three leader epochs. Two segments lie across their borders, o
 each is deleted again unless the layout is whole, and every tenth has a transaction index.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -16,6 +17,7 @@ OFFSETS_PER_SEGMENT = 100
 EPOCHS = 3
 MIN_SEGMENTS = 10
 PARTITIONS_PER_TOPIC = 100
+ROWS_AT_ONCE = 1_000_000
 FIRST_EVENT_MS = 1_700_000_000_000
 BROKER_ID = 1
 SIZE_BYTES = 1 << 30
@@ -59,13 +61,14 @@ class PartitionHistory:
 class Layout:
     """Partitions of `segments` segments each; the first one has `large_segments`, unless 0.
 
-    If `is_whole`, no segment is deleted again.
+    If `is_whole`, no segment is deleted again. Only one segment of `events_every` has its events.
     """
 
     partitions: int
     segments: int
     large_segments: int = 0
     is_whole: bool = False
+    events_every: int = 1
 
     def partition_histories(self) -> list[PartitionHistory]:
         """Return the histories, the large one first."""
@@ -90,7 +93,7 @@ _MADE = f"""
             || CASE WHEN n < border_1 THEN 0 WHEN n < border_2 THEN 1 ELSE 2 END AS event_key,
         n * {OFFSETS_PER_SEGMENT} AS start_offset,
         (n + 1) * {OFFSETS_PER_SEGMENT} - 1 AS end_offset,
-        {FIRST_EVENT_MS} + n * 1000 AS at_ms, n % 10 <> 0 AS txn_idx_empty,
+        {FIRST_EVENT_MS} + n * 1000 AS at_ms, n %% 10 <> 0 AS txn_idx_empty,
         CASE WHEN n < border_1 THEN '{{0}}'::int[] WHEN n = border_1 THEN '{{0,1}}'
             WHEN n < border_2 THEN '{{1}}' WHEN n = border_2 THEN '{{1,2}}' ELSE '{{2}}'
             END AS leader_epochs,
@@ -100,7 +103,8 @@ _MADE = f"""
         CASE WHEN n < border_1 THEN 0 WHEN n < border_2 THEN 1 ELSE 2 END AS broker_leader_epoch,
         2 * n + 2 AS finished_revision,
         2 * (segments + array_position(gone, n)) AS gone_revision
-    FROM histories AS h CROSS JOIN LATERAL generate_series(0, segments - 1) AS n
+    FROM histories AS h
+    CROSS JOIN LATERAL generate_series(%(first)s, least(segments, %(end)s) - 1) AS n
     ORDER BY n, h.topic_id, h.partition"""
 
 _TOPICS = "INSERT INTO topics (topic_id, name) SELECT DISTINCT topic_id, topic FROM histories"
@@ -154,7 +158,19 @@ _EVENTS = f"""
         (gone_revision - 1, 'COPY_SEGMENT_FINISHED', 'DELETE_SEGMENT_STARTED'),
         (gone_revision, 'DELETE_SEGMENT_STARTED', 'DELETE_SEGMENT_FINISHED')
     ) AS event (revision, from_state, to_state)
-    WHERE revision IS NOT NULL"""
+    WHERE revision IS NOT NULL AND n %% %(events_every)s = 0"""
+
+# What is built at the end, not row by row: foreign keys first, as they need the others.
+_CONSTRAINTS = """
+    SELECT format('ALTER TABLE %I DROP CONSTRAINT %I', r.relname, c.conname),
+        format('ALTER TABLE %I ADD CONSTRAINT %I %s', r.relname, c.conname,
+            pg_get_constraintdef(c.oid))
+    FROM pg_constraint AS c JOIN pg_class AS r ON r.oid = c.conrelid
+    WHERE r.relname IN ('segments', 'segment_epochs') AND c.contype IN ('f', 'p')
+    ORDER BY c.contype, r.relname"""
+_INDEXES = """
+    SELECT format('DROP INDEX %I', indexname), indexdef FROM pg_indexes
+    WHERE tablename IN ('segments', 'segment_epochs') AND indexname LIKE 'ix_%'"""
 
 
 def store(database_url: str, layout: Layout) -> None:
@@ -171,14 +187,35 @@ def store(database_url: str, layout: Layout) -> None:
         with connection.cursor().copy("COPY histories FROM STDIN") as copy:
             for history in layout.partition_histories():
                 copy.write_row(_row(history))
-        for statement in (
-            *(_MADE, "ANALYZE made", "ANALYZE histories"),
-            *(_TOPICS, _PARTITIONS, _SEGMENTS, _SEGMENT_EPOCHS, _HIGHEST_OFFSETS, _EVENTS),
-            "DROP TABLE made, histories",
-        ):
+        for statement in (_TOPICS, _PARTITIONS, _HIGHEST_OFFSETS):
             connection.execute(statement.encode())
+        connection.commit()
+        later = [row for query in (_CONSTRAINTS, _INDEXES) for row in connection.execute(query)]
+        for drop, _ in later:
+            connection.execute(drop.encode())
+        for first, end in _steps(layout):
+            given = {"first": first, "end": end, "events_every": layout.events_every}
+            connection.execute(_MADE.encode(), given)
+            connection.execute("ANALYZE made")
+            connection.execute(_SEGMENTS.encode())
+            connection.execute(_SEGMENT_EPOCHS.encode())
+            connection.execute(_EVENTS.encode(), given)
+            connection.execute("DROP TABLE made")
+            connection.commit()
+        connection.execute("SET maintenance_work_mem = '1GB'")
+        for _, make in reversed(later):
+            connection.execute(make.encode())
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
+
+
+def _steps(layout: Layout) -> Iterator[tuple[int, int]]:
+    """Yield from which number of segment to which to store at once: some million rows."""
+    step = max(1, ROWS_AT_ONCE // layout.partitions)
+    for first in range(0, layout.segments, step):
+        yield first, min(first + step, layout.segments)
+    if layout.large_segments > layout.segments:
+        yield layout.segments, layout.large_segments
 
 
 def _row(history: PartitionHistory) -> tuple[object, ...]:
