@@ -47,7 +47,7 @@ RECORDS_PER_S = MIB_PER_S * MIB // RECORD_BYTES
 PERCENTILES = ("P50", "P95", "P99", "P99.9")
 OF_RESULT = "P99"
 LEADER, FOLLOWER = 1, 2
-# The controllers are in the tier's group.
+# The controllers are in the followers' group: a late heartbeat would fence a leader.
 SHARES = {"leaders": None, "producer": None, "followers": None, "tier": 2048, "readers": 512}
 # The second compiler takes a core for half a minute in each JVM, longer than a case may last.
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
@@ -233,6 +233,7 @@ def _place(
 ) -> None:
     for group, node_id in (("leaders", LEADER), ("followers", FOLLOWER)):
         groups.place(group, [cluster.broker(node_id).pid for cluster in clusters.values()])
+    groups.place("followers", [cluster.controller.pid for cluster in clusters.values()])
     groups.place("producer", [producer.pid])
     groups.place("readers", [readers.pid])
     groups.place("tier", [os.getpid()])

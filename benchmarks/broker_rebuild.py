@@ -31,12 +31,12 @@ from demos.kafka_client import Cluster
 from tests.harness.kafka_broker import plugin_jar
 from tests.harness.kafka_cluster import ClusterAdmin, KafkaCluster
 
-ROUNDS = 1 if QUICK else 3
+ROUNDS = 1 if QUICK else 2
 RATE_MIB_PER_S = 16 if QUICK else 48
 UNTHROTTLED_MIB_PER_S = 1024
 LEADER, FOLLOWER = 1, 2
 DATA = Case("16 KiB batches", "rebuilt", 1, 0, 1_000, 16, segment_bytes=16 * MIB)
-SIZES_MIB = (16, 32, 64) if QUICK else (64, 192, 448)
+SIZES_MIB = (16, 32, 64) if QUICK else (64, 128, 320)
 TOPICS = {LOCAL: "not tiered", STREAMED: "tiered"}
 SETTINGS = {
     **BROKER,

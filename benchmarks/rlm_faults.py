@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.fault_rows import Row, print_rows
-from benchmarks.measure import MIB, QUICK, Result, Side
+from benchmarks.measure import MIB, QUICK, Result, Side, counted_rounds
 from benchmarks.store import STORE
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -65,7 +65,7 @@ FAULTS = (
 
 
 def run() -> Result:
-    rows = [_measured(fault) for fault in FAULTS]
+    rows = [_measured(FAULTS[number]) for number in counted_rounds("rlm_faults", len(FAULTS))]
     print_rows(rows)
     # An immediate restart has no outage to divide by.
     outages = [row for row, fault in zip(rows, FAULTS, strict=True) if fault.away_s]

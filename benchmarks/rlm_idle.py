@@ -36,17 +36,18 @@ _POOLS = ("copier", "expiration")
 
 
 def run() -> Result:
-    say(f"rlm_idle: {LAYOUT.total_segments():,} segments")
     with (
         tempfile.TemporaryDirectory(prefix="sediment-bench-") as name,
         databases().scratch(LAYOUT) as database_url,
         running_rlmm(database_url) as rlmm,
     ):
+        say("rlm_idle: the database is filled")
         _keep_for_ten_years(rlmm.address)
         directory = Path(name)
         log_dir = make_idle_log_dir(directory / "log", LAYOUT.partition_histories())
         with _running_rlm(directory, rlmm.address, log_dir) as rlm:
             _wait_until_all_rest(rlm.announcement.metrics)
+            say("rlm_idle: each partition had its first passes")
             pids = {
                 "rlm": rlm.process.pid,
                 "rlmm": rlmm.process.pid,

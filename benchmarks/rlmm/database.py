@@ -13,6 +13,7 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.counts import COUNTS_STATEMENTS
+from benchmarks.measure import say
 from benchmarks.rlmm.histories import Layout, store
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm.database import schema, schema_revision
@@ -47,6 +48,7 @@ class Databases:
         name = _name_of(layout)
         if self._exists(name):
             return self.server.url(name)
+        say(f"filling a database with {layout.total_segments():,} segments, which takes minutes")
         filling = f"filling_{uuid4().hex}"
         url = self.server.create_database(filling)
         schema.upgrade(url)

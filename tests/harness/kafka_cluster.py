@@ -58,6 +58,11 @@ class KafkaController:
         self._ports: ReservedPorts | None = None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def voter(self) -> str:
         """Return NODE_ID@HOST:PORT, as brokers have it in their properties."""
         assert self._ports is not None
@@ -128,6 +133,7 @@ class KafkaCluster:
         self._jvm_options = jvm_options or [*small_jvm(self._jars), _BROKER_HEAP]
         self._cleanup = ExitStack()
         self.brokers: Sequence[KafkaBroker] = ()
+        self.controller = KafkaController(self._directory / "controller", self._jars)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -151,11 +157,10 @@ class KafkaCluster:
 
     def __enter__(self) -> Self:
         with ExitStack() as cleanup:
-            controller = KafkaController(self._directory / "controller", self._jars)
-            cleanup.callback(controller.kill)
-            controller.start()
+            cleanup.callback(self.controller.kill)
+            self.controller.start()
             self.brokers = [
-                self._new_broker(controller, number, settings)
+                self._new_broker(number, settings)
                 for number, settings in enumerate(self._settings, 1)
             ]
             for broker in self.brokers:
@@ -168,16 +173,14 @@ class KafkaCluster:
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
-    def _new_broker(
-        self, controller: KafkaController, number: int, settings: Mapping[str, str]
-    ) -> KafkaBroker:
+    def _new_broker(self, number: int, settings: Mapping[str, str]) -> KafkaBroker:
         return KafkaBroker(
             self._directory / f"broker-{number}",
             self._jars,
             {**REPLICATED, **settings},
             log_dirs=self._log_dirs,
             jvm_options=self._jvm_options,
-            membership=Membership(number, controller.cluster_id, controller.voter),
+            membership=Membership(number, self.controller.cluster_id, self.controller.voter),
         )
 
 
