@@ -45,7 +45,7 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
     }
 
     /** The figures of one RPC. */
-    private static final class Figures {
+    private static final class Figures extends ClientStreamTracer.Factory {
         private final LongAdder calls = new LongAdder();
         private final LongAdder failures = new LongAdder();
         private final LongAdder repeats = new LongAdder();
@@ -58,6 +58,17 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
                 "Failures", failures::sum,
                 "Repeats", repeats::sum,
                 "TimeMs", timeMs::sum));
+        }
+
+        /** Counts the attempts of gRPC after the first of a call. */
+        @Override
+        public ClientStreamTracer newClientStreamTracer(
+            ClientStreamTracer.StreamInfo info, Metadata headers
+        ) {
+            if (info.getPreviousAttempts() > 0) {
+                repeats.increment();
+            }
+            return new ClientStreamTracer() { };
         }
     }
 
@@ -79,7 +90,7 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
             method.getBareMethodName(), call -> new Figures(service, broker, call));
         Attempt attempt = options.getOption(ATTEMPT);
         (attempt == Attempt.REPEAT ? counted.repeats : counted.calls).increment();
-        CallOptions observed = options.withStreamTracerFactory(new Repeats(counted));
+        CallOptions observed = options.withStreamTracerFactory(counted);
         return new CountedCall<>(
             next.newCall(method, observed), method.getBareMethodName(), counted, attempt);
     }
@@ -154,25 +165,6 @@ final class CallFigures implements ClientInterceptor, AutoCloseable {
         private boolean isRepeated(Status status, Metadata trailers) {
             return attempt == Attempt.FIRST && hasHeaders && !hasMessage
                 && Failures.isLost(status.asException(trailers));
-        }
-    }
-
-    /** Counts the attempts of gRPC after the first of a call. */
-    private static final class Repeats extends ClientStreamTracer.Factory {
-        private final Figures counted;
-
-        Repeats(Figures counted) {
-            this.counted = counted;
-        }
-
-        @Override
-        public ClientStreamTracer newClientStreamTracer(
-            ClientStreamTracer.StreamInfo info, Metadata headers
-        ) {
-            if (info.getPreviousAttempts() > 0) {
-                counted.repeats.increment();
-            }
-            return new ClientStreamTracer() { };
         }
     }
 }

@@ -57,7 +57,7 @@ final class ChunkInputStream<T> extends BulkStream {
         message = held;
         cancellation = CLEANER.register(this, () -> {
             held.replace(InputStream.nullInputStream());
-            StreamingCalls.cancel(call, "the stream was closed");
+            StreamingCalls.cancel(call, "the stream was closed", null);
         });
         try {
             advance();

@@ -130,7 +130,7 @@ final class Conversions {
     }
 
     static RemoteLogSegmentState toKafka(io.sediment.tieredstorage.v1.RemoteLogSegmentState state) {
-        return RemoteLogSegmentState.valueOf(withoutPrefix(SEGMENT_STATE, state));
+        return RemoteLogSegmentState.valueOf(state.name().replaceFirst("^" + SEGMENT_STATE, ""));
     }
 
     static io.sediment.tieredstorage.v1.RemotePartitionDeleteState toMessage(
@@ -160,10 +160,5 @@ final class Conversions {
             epochs.put(epoch.getLeaderEpoch(), epoch.getStartOffset());
         }
         return epochs;
-    }
-
-    private static String withoutPrefix(String prefix, Enum<?> value) {
-        String name = value.name();
-        return name.startsWith(prefix) ? name.substring(prefix.length()) : name;
     }
 }

@@ -166,7 +166,7 @@ final class LookUpWatch implements AutoCloseable {
                 }
             }
         } finally {
-            StreamingCalls.cancel(call, "watching again");
+            StreamingCalls.cancel(call, "watching again", null);
         }
     }
 

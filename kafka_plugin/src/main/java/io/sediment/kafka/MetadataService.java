@@ -40,7 +40,7 @@ final class MetadataService implements AutoCloseable {
         "maxBackoff", "3s",
         "backoffMultiplier", 2.0,
         "retryableStatusCodes", List.of("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED"));
-    private static final Map<String, ?> REPEATS = Map.of("methodConfig", List.of(
+    static final Map<String, ?> REPEATS = Map.of("methodConfig", List.of(
         Map.of(
             "name", List.of(Map.of("service", RemoteLogMetadataManagerGrpc.SERVICE_NAME)),
             "retryPolicy", ServiceChannel.REPEAT_ELSEWHERE),
@@ -55,6 +55,8 @@ final class MetadataService implements AutoCloseable {
     private final Failures failures;
     private final int requestTimeoutMs;
     private final int brokerId;
+    // By which an RLM knows whose the topics are.
+    private final Optional<String> clusterId;
     private final LookUpCache cache;
     private final LookUps lookUps;
     private final LookUpWatch watch;
@@ -63,10 +65,11 @@ final class MetadataService implements AutoCloseable {
     private volatile Long readyAtNanos;
 
     MetadataService(MetadataManagerConfig config) {
-        channel = new ServiceChannel("RLMM", config, REPEATS);
+        channel = new ServiceChannel("RLMM", config.target(), config, REPEATS);
         failures = new Failures(channel.toString());
         requestTimeoutMs = config.requestTimeoutMs();
         brokerId = config.brokerId();
+        clusterId = config.clusterId();
         cache = new LookUpCache(
             TimeUnit.MILLISECONDS.toNanos(config.metadataMaxAgeMs()), System::nanoTime);
         lookUps = new LookUps(
@@ -74,9 +77,10 @@ final class MetadataService implements AutoCloseable {
         watch = new LookUpWatch(
             request -> RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel.channel())
                 .watchPartitions(request),
-            this::acceptedPartitions, cache, System::nanoTime, LookUpWatch.REFUSED_BACKOFF_MS);
+            limit -> notices().taken(limit), cache,
+            System::nanoTime, LookUpWatch.REFUSED_BACKOFF_MS);
         notices = new LeadershipNotices(
-            new LeadershipCalls(config.clusterId()),
+            new LeadershipCalls(),
             FIRST_BACKOFF_MS, MAX_BACKOFF_MS, watch::partitionsChanged);
     }
 
@@ -203,10 +207,6 @@ final class MetadataService implements AutoCloseable {
         lookUps.close();
     }
 
-    private List<TopicIdPartition> acceptedPartitions(int limit) {
-        return notices.taken(limit);
-    }
-
     private RemoteLogMetadataManagerBlockingV2Stub blockingStub(int timeoutMs) {
         return RemoteLogMetadataManagerGrpc.newBlockingV2Stub(channel.channel())
             .withDeadlineAfter(timeoutMs, TimeUnit.MILLISECONDS);
@@ -218,13 +218,6 @@ final class MetadataService implements AutoCloseable {
 
     /** The calls of notices. No leader epoch is sent: Kafka's interface has none. */
     private final class LeadershipCalls implements LeadershipNotices.Sender {
-        private final Optional<String> clusterId;
-
-        /** @param clusterId by which an RLM knows whose the topics are */
-        LeadershipCalls(Optional<String> clusterId) {
-            this.clusterId = clusterId;
-        }
-
         @Override
         public void onPartitionLeadershipChanges(Map<TopicIdPartition, Role> roles)
             throws StatusException {

@@ -51,10 +51,6 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
             .toList(),
         "retryPolicy", ServiceChannel.REPEAT_ELSEWHERE)));
 
-    private static final Map<String, ?> REPEATS_OF_RLMM = Map.of("methodConfig", List.of(Map.of(
-        "name", List.of(Map.of("service", RemoteLogMetadataManagerGrpc.SERVICE_NAME)),
-        "retryPolicy", ServiceChannel.REPEAT_ELSEWHERE)));
-
     private volatile ServiceChannel channel;
     private volatile ServiceChannel metadata;
     private volatile StorageManagerConfig config;
@@ -70,8 +66,9 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     public void configure(Map<String, ?> configs) {
         config = new StorageManagerConfig(configs);
         Optional<DiskChunks> disk = config.openReadAheadDirectory();
-        channel = new ServiceChannel("RSM", config, REPEATS);
-        metadata = new ServiceChannel("RLMM", config.rlmmTarget(), config, REPEATS_OF_RLMM);
+        channel = new ServiceChannel("RSM", config.target(), config, REPEATS);
+        metadata =
+            new ServiceChannel("RLMM", config.rlmmTarget(), config, MetadataService.REPEATS);
         String broker = config.broker();
         ChunkSource streams = this::openLog;
         direct = config.directReads()

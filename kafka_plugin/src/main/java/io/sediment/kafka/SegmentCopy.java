@@ -1,6 +1,5 @@
 package io.sediment.kafka;
 
-import com.google.protobuf.ByteString;
 import com.google.protobuf.UnsafeByteOperations;
 import io.grpc.StatusException;
 import io.grpc.stub.BlockingClientCall;
@@ -74,7 +73,7 @@ final class SegmentCopy {
             throw new RemoteStorageException("cannot read the segment to copy: " + e, e);
         } finally {
             if (!done) {
-                StreamingCalls.cancel(call, "the copy was given up");
+                StreamingCalls.cancel(call, "the copy was given up", null);
             }
         }
     }
@@ -113,7 +112,11 @@ final class SegmentCopy {
                         + leftBytes + " of " + part.sizeBytes() + " bytes are missing");
                 }
                 leftBytes -= chunk.length;
-                wanted = send(message(part, UnsafeByteOperations.unsafeWrap(chunk)));
+                wanted = send(CopyLogSegmentDataRequest.newBuilder()
+                    .setChunk(SegmentChunk.newBuilder()
+                        .setFile(part.file())
+                        .setData(UnsafeByteOperations.unsafeWrap(chunk)))
+                    .build());
             }
             return wanted;
         }
@@ -135,11 +138,5 @@ final class SegmentCopy {
                 .setSizeBytes(part.sizeBytes()));
         }
         return header.build();
-    }
-
-    private static CopyLogSegmentDataRequest message(SegmentPart part, ByteString data) {
-        return CopyLogSegmentDataRequest.newBuilder()
-            .setChunk(SegmentChunk.newBuilder().setFile(part.file()).setData(data))
-            .build();
     }
 }

@@ -2,6 +2,7 @@ package io.sediment.kafka;
 
 import io.grpc.Channel;
 import io.grpc.ClientInterceptors;
+import io.grpc.LoadBalancerRegistry;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.Status;
@@ -26,6 +27,10 @@ import org.slf4j.LoggerFactory;
  * broker: Kafka itself logs a failure that it retries only at DEBUG, which operators do not see.
  */
 final class ServiceChannel implements CallFigures.Observer, AutoCloseable {
+    static {
+        LoadBalancerRegistry.getDefaultRegistry().register(new FewestCalls.Provider());
+    }
+
     private static final Logger LOG = LoggerFactory.getLogger(ServiceChannel.class);
     static final int MAX_MESSAGE_BYTES = 4 * 1024 * 1024;
     // Two chunks of a stream: the next is on its way while one is read. Netty counts this for each
@@ -35,8 +40,6 @@ final class ServiceChannel implements CallFigures.Observer, AutoCloseable {
     private static final int KEEPALIVE_TIMEOUT_S = 10;
     // gRPC waits up to two minutes between attempts otherwise.
     private static final int MAX_RECONNECT_BACKOFF_S = 2;
-    // Each call goes to the next address that is connected.
-    private static final String BALANCING = "round_robin";
     private static final int CLOSE_TIMEOUT_S = 5;
     // The channel caps the attempts of a service config, at 5 by default.
     private static final int MAX_ATTEMPTS = 20;
@@ -70,14 +73,10 @@ final class ServiceChannel implements CallFigures.Observer, AutoCloseable {
 
     /**
      * @param service the service's short name, for messages
+     * @param target where it listens
      * @param serviceConfig gRPC's service config, for example which calls are repeated
      * @throws ConfigException if a TLS file cannot be used
      */
-    ServiceChannel(String service, ServiceConfig config, Map<String, ?> serviceConfig) {
-        this(service, config.target(), config, serviceConfig);
-    }
-
-    /** @param target where the service listens, if that is not the target of the config */
     ServiceChannel(
         String service, String target, ServiceConfig config, Map<String, ?> serviceConfig
     ) {
@@ -98,7 +97,7 @@ final class ServiceChannel implements CallFigures.Observer, AutoCloseable {
             .flowControlWindow(FLOW_CONTROL_WINDOW_BYTES)
             .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
             .keepAliveTimeout(KEEPALIVE_TIMEOUT_S, TimeUnit.SECONDS)
-            .defaultLoadBalancingPolicy(BALANCING)
+            .defaultLoadBalancingPolicy(FewestCalls.Provider.POLICY)
             .defaultServiceConfig(serviceConfig)
             .disableServiceConfigLookUp()
             .maxRetryAttempts(MAX_ATTEMPTS)

@@ -16,12 +16,9 @@ final class StreamingCalls {
     /**
      * Cancels a call and frees its memory. Does nothing if it has ended; may be called from any
      * thread, also an interrupted one.
+     *
+     * @param cause null, or that the call made no progress for too long
      */
-    static void cancel(BlockingClientCall<?, ?> call, String why) {
-        cancel(call, why, null);
-    }
-
-    /** Cancels a call that made no progress for too long. */
     static void cancel(BlockingClientCall<?, ?> call, String why, TimeoutException cause) {
         call.cancel(why, cause);
         boolean interrupted = Thread.interrupted();

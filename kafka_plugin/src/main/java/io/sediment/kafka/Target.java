@@ -7,11 +7,8 @@ import io.grpc.NameResolverProvider;
 import io.grpc.NameResolverRegistry;
 import io.grpc.StatusOr;
 import java.net.InetSocketAddress;
-import java.net.SocketAddress;
 import java.net.URI;
-import java.util.Collection;
 import java.util.List;
-import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -64,40 +61,36 @@ final class Target {
     }
 
     /** Resolves a list of addresses to itself. With TLS each has a certificate of its own address. */
-    private static final class ListResolver extends NameResolver {
-        private final List<String> addresses;
+    private static NameResolver resolver(List<String> addresses) {
+        return new NameResolver() {
+            @Override
+            public String getServiceAuthority() {
+                return addresses.get(0);
+            }
 
-        ListResolver(List<String> addresses) {
-            this.addresses = addresses;
-        }
-
-        @Override
-        public String getServiceAuthority() {
-            return addresses.get(0);
-        }
-
-        @Override
-        public void start(Listener2 listener) {
-            listener.onResult2(ResolutionResult.newBuilder()
-                .setAddressesOrError(
-                    StatusOr.fromValue(addresses.stream().map(ListResolver::group).toList()))
-                .build());
-        }
-
-        @Override
-        public void shutdown() {
-            // Nothing is active.
-        }
-
-        private static EquivalentAddressGroup group(String address) {
-            int colon = address.indexOf(':');
-            return new EquivalentAddressGroup(
-                new InetSocketAddress(
-                    address.substring(0, colon), Integer.parseInt(address.substring(colon + 1))),
-                Attributes.newBuilder()
-                    .set(EquivalentAddressGroup.ATTR_AUTHORITY_OVERRIDE, address)
+            @Override
+            public void start(Listener2 listener) {
+                listener.onResult2(ResolutionResult.newBuilder()
+                    .setAddressesOrError(
+                        StatusOr.fromValue(addresses.stream().map(Target::group).toList()))
                     .build());
-        }
+            }
+
+            @Override
+            public void shutdown() {
+                // Nothing is active.
+            }
+        };
+    }
+
+    private static EquivalentAddressGroup group(String address) {
+        int colon = address.indexOf(':');
+        return new EquivalentAddressGroup(
+            new InetSocketAddress(
+                address.substring(0, colon), Integer.parseInt(address.substring(colon + 1))),
+            Attributes.newBuilder()
+                .set(EquivalentAddressGroup.ATTR_AUTHORITY_OVERRIDE, address)
+                .build());
     }
 
     private static final class ListProvider extends NameResolverProvider {
@@ -106,19 +99,12 @@ final class Target {
 
         @Override
         public NameResolver newNameResolver(URI target, NameResolver.Args args) {
-            return LIST.equals(target.getScheme())
-                ? new ListResolver(addresses(target.toString()))
-                : null;
+            return LIST.equals(target.getScheme()) ? resolver(addresses(target.toString())) : null;
         }
 
         @Override
         public String getDefaultScheme() {
             return LIST;
-        }
-
-        @Override
-        public Collection<Class<? extends SocketAddress>> getProducedSocketAddressTypes() {
-            return Set.of(InetSocketAddress.class);
         }
 
         @Override

@@ -86,8 +86,9 @@ class ProxiesTest {
     @Test
     void servicesAreCalledAtTheirEndpoints() throws Exception {
         try (LocalServer server = new LocalServer(new Ready());
-            ServiceChannel channel = new ServiceChannel("RLMM", new MetadataManagerConfig(Map.of(
-                "endpoint", server.endpoint(), "security.protocol", "PLAINTEXT")), Map.of())) {
+            ServiceChannel channel = new ServiceChannel(
+                "RLMM", server.endpoint(), new MetadataManagerConfig(Map.of(
+                    "endpoint", "127.0.0.1:1", "security.protocol", "PLAINTEXT")), Map.of())) {
             call(channel.channel());
         }
         assertEquals(0, reached.get());

@@ -23,9 +23,9 @@ class ServiceChannelTest {
     void serviceThatIsAwayIsTriedEveryFewSeconds() throws Exception {
         CountDownLatch attempts = new CountDownLatch(ATTEMPTS);
         try (ServerSocket hangsUp = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
-            ServiceChannel channel = new ServiceChannel("RLMM", new MetadataManagerConfig(Map.of(
-                "endpoint", "127.0.0.1:" + hangsUp.getLocalPort(),
-                "security.protocol", "PLAINTEXT")), Map.of())) {
+            ServiceChannel channel = new ServiceChannel(
+                "RLMM", "127.0.0.1:" + hangsUp.getLocalPort(), new MetadataManagerConfig(Map.of(
+                    "endpoint", "127.0.0.1:1", "security.protocol", "PLAINTEXT")), Map.of())) {
             Thread acceptor = new Thread(() -> {
                 try {
                     while (true) {

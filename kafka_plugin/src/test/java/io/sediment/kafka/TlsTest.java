@@ -206,10 +206,10 @@ class TlsTest {
 
         assertTrue(calls.get() > ROTATIONS, () -> calls + " calls");
         assertArrayEquals(new byte[] {2, 3}, stream.readAllBytes());
-        // One for each certificate, and at most as many of the connection that deletions ask by.
+        // Four at most for each certificate, and as many of the connections that deletions ask by.
         assertEquals(
             1 + ROTATIONS, Set.copyOf(server.peers()).size(), () -> server.peers().toString());
-        assertTrue(server.peers().size() <= 2 * (1 + ROTATIONS), () -> server.peers().toString());
+        assertTrue(server.peers().size() <= 8 * (1 + ROTATIONS), () -> server.peers().toString());
     }
 
     @Test
