@@ -18,8 +18,8 @@ from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rsm.marker import MARKER_NAME
 from services.rsm.settings import RsmSettings
-from services.rsm.startup import MARKER_NAME
 
 SERVICES = ("rsm", "rlmm", "rlm")
 

@@ -22,7 +22,7 @@ MAX_OBJECT_SHARDS = 256
 
 
 CURRENT_LOCATION = 0
-"""Stands for the location that new segments go to."""
+"""Stands for the location that new segments go to; in a listing, for all of them."""
 
 
 MAX_LOCATION_ID = 65_535
@@ -131,7 +131,7 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuery:
-    """A query for the objects of one location, or of one shard of its partitions.
+    """A query for the objects of one location, or of all that are written; of one shard, or of all.
 
     Attributes:
         shard: has whole partitions; 0 to shards - 1.

@@ -127,7 +127,7 @@ Locations = Annotated[
         min=0,
         max=65_535,
         help="Number of a registered storage location of RSM; may be repeated. Default: the "
-        "location that receives new segments.",
+        "locations that receive new segments.",
     ),
 ]
 

@@ -1,5 +1,6 @@
 """Bound work by the caller's deadline and by rates that all calls of a process share."""
 
+import time
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -107,6 +108,21 @@ def cleaning_up(waiter: Waiter) -> Iterator[None]:
 
     call = replace(current_call(), is_active=lambda: left_s() > 0, left_s=left_s)
     with serving(call), outlasting_close():
+        yield
+
+
+@contextmanager
+def at_most(most_s: float) -> Iterator[None]:
+    """Bound the requests inside to a time."""
+    call, ends_s = current_call(), time.monotonic() + most_s
+
+    def left_s() -> float:
+        return min(call.left_s(), ends_s - time.monotonic())
+
+    def is_active() -> bool:
+        return left_s() > 0 and call.is_active()
+
+    with serving(replace(call, is_active=is_active, left_s=left_s)):
         yield
 
 

@@ -239,7 +239,7 @@ class SegmentDeleter:
         """Return the keys of a finished copy, none in a read-only location; None if the id must be
         listed: the copy never finished, or replaced another one.
         """
-        self._active_copies.require_none(self._locations.current.keys(metadata))
+        _require_not_active(self._locations, self._active_copies, metadata)
         if is_imported(metadata.custom_metadata):
             place, layout = self._locations.foreign(metadata)
             return place, [] if place.read_only else layout.keys(place.prefix, metadata)
@@ -288,9 +288,9 @@ class _Leftovers:
     ) -> Iterator[tuple[Location, Sequence[str]]]:
         """Yield the keys in every location.
 
-        The current location may have changed after the copy began.
+        The location that the topic matches may have changed after the copy began.
         """
-        self._active_copies.require_none(self._locations.current.keys(metadata))
+        _require_not_active(self._locations, self._active_copies, metadata)
         for location in self._locations.all:
             if self._failure is not None:
                 raise self._failure
@@ -301,6 +301,13 @@ class _Leftovers:
                 self._failure = e
                 raise
             yield location, keys
+
+
+def _require_not_active(
+    locations: Locations, active_copies: ActiveCopies, metadata: RemoteLogSegmentMetadata
+) -> None:
+    for location in locations.written:
+        active_copies.require_none(location.keys(metadata))
 
 
 def _listed_keys(location: Location, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:

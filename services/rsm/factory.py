@@ -20,7 +20,7 @@ from services.rsm.locations_file import (
 )
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.metrics import MeasuredStorage, publish_part_buffers
-from services.rsm.probe import StoreRule
+from services.rsm.probe import StoreProbe, StoreRule
 from services.rsm.settings import UPLOAD_THREADS, RsmSettings
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers
@@ -85,11 +85,13 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
             each.is_read_only,
             ring,
             each.backend,
+            each.topic_patterns(),
         )
         for each in registered_locations(settings)
     ]
     current = next(each for each in listed if each.location_id == settings.location_id)
-    return Locations(current, [each for each in listed if each is not current])
+    others = [each for each in listed if each is not current]
+    return Locations(current, others, [each for each in listed if each.topics])
 
 
 def build_ring(settings: RsmSettings) -> KeyRing | None:
@@ -135,16 +137,19 @@ def build_start_up(
             "deployment from using it"
         )
         _log.warning(text, current)
-    probe = store_kind(current.kind).probe(current, _unmeasured(current))
     return StartUp(
         locations,
-        probe,
+        _probe_of,
         settings.deployment_id,
         now_s,
         lambda: _rules_of(locations),
         marker_required=settings.marker_required,
         checked_first=checked_first,
     )
+
+
+def _probe_of(location: Location) -> StoreProbe:
+    return store_kind(location.kind).probe(location, _unmeasured(location))
 
 
 def _unmeasured(location: Location) -> StorageBackend:
@@ -163,5 +168,5 @@ def _rules_of(locations: Locations) -> list[StoreRule]:
 
 
 def _backend(settings: RsmSettings, location: RegisteredLocation, waiter: Waiter) -> StorageBackend:
-    is_current = location.id == settings.location_id
-    return store_kind(location.backend).open(location, Opening(settings, waiter, is_current))
+    is_written = location.id == settings.location_id or bool(location.topics)
+    return store_kind(location.backend).open(location, Opening(settings, waiter, is_written))

@@ -1,5 +1,6 @@
 """Define the current location, and the registry of the others."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,7 @@ class Location:
         ring: authenticates the manifests; None: they are written without a seal, and a seal of
             theirs is not checked.
         kind: the name of its kind of store.
+        topics: patterns of the topics whose segments are copied here; each matches a whole name.
     """
 
     location_id: int
@@ -47,6 +49,7 @@ class Location:
     read_only: bool = False
     ring: KeyRing | None = None
     kind: str = ""
+    topics: tuple[re.Pattern[str], ...] = ()
 
     def __str__(self) -> str:
         return f"location {self.location_id} ({self.place or f'prefix {self.prefix!r}'})"
@@ -163,12 +166,21 @@ class Location:
 class Locations:
     """The allow-list of places. Callers name a place by its number only, or not at all."""
 
-    def __init__(self, current: Location, others: Sequence[Location] = ()) -> None:
-        """Register the locations; `others` are read and deleted from, never written to.
+    def __init__(
+        self,
+        current: Location,
+        others: Sequence[Location] = (),
+        matched: Sequence[Location] = (),
+    ) -> None:
+        """Register the locations; no two may have the same number.
 
-        No two locations may have the same number.
+        Args:
+            others: read and deleted from; those without topics are never written to.
+            matched: those with topics, in the order in which a topic is matched.
         """
         self.current = current
+        self.matched = tuple(matched)
+        self.written = tuple(dict.fromkeys((current, *matched)))
         self.others = tuple(each for each in others if not (each.layout or each.read_only))
         self._by_id = {location.location_id: location for location in (current, *others)}
 
@@ -180,6 +192,21 @@ class Locations:
         no marker of ours, and is not searched for objects.
         """
         return (self.current, *self.others)
+
+    def to_copy_to(self, metadata: RemoteLogSegmentMetadata, *, replaces: bool) -> Location:
+        """Return where a copy goes: the first location that matches its topic, or the current.
+
+        A copy that replaces another one goes to the location of that one, if it is written.
+        """
+        if replaces and metadata.custom_metadata is not None:
+            replaced_id = CustomMetadata.from_bytes(metadata.custom_metadata).location_id
+            there = (each for each in self.written if each.location_id == replaced_id)
+            return next(there, self.current)
+        topic = metadata.topic_id_partition.topic
+        for location in self.matched:
+            if any(pattern.fullmatch(topic) for pattern in location.topics):
+                return location
+        return self.current
 
     def numbered(self, location_id: int) -> Location | None:
         """Return the location with a number; None if it is not registered."""

@@ -1,5 +1,6 @@
 """Describe the current location, and read the file of all locations (RSM_LOCATIONS_FILE)."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -42,6 +43,18 @@ _OF_SETTINGS = (
 )
 """What the settings say of the current location, whatever its entry in the file says."""
 
+_MAX_PATTERNS = 1000
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as e:
+        raise ValueError(f"not a regular expression: {e}") from e
+    return pattern
+
+
+TopicPattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_compiles)]
 Suffix = Annotated[str, Field(pattern=r"^\.[A-Za-z0-9._-]{1,100}$")]
 
 
@@ -51,6 +64,7 @@ class RegisteredLocation(S3Policy):
     Attributes:
         layout: "sediment", or whose objects they are.
         read_only: None: only those of another layout.
+        topics: regular expressions, each of whole names of topics, whose segments are copied here.
         key_template, suffixes: of the layout "aiven": the plugin's ObjectKeyFactory.
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
         options: what only this kind of store knows (StoreKind.options).
@@ -70,6 +84,7 @@ class RegisteredLocation(S3Policy):
     secret_key_file: Path | None = None
     layout: Literal["sediment", "local-tiered-storage", "aiven"] = "sediment"
     read_only: bool | None = Field(default=None, strict=True)
+    topics: list[TopicPattern] = Field(default_factory=list, max_length=_MAX_PATTERNS)
     key_template: str = AIVEN_TEMPLATE
     suffixes: dict[str, Suffix] = Field(default_factory=dict)
     options: dict[str, str] = Field(default_factory=dict)
@@ -85,6 +100,8 @@ class RegisteredLocation(S3Policy):
         for name in ("directory", "access_key_file", "secret_key_file", "proxy_credentials_file"):
             if "\0" in str(getattr(self, name)):
                 raise ValueError(f"{name} has a NUL character")
+        if self.topics and (self.layout != "sediment" or self.is_read_only):
+            raise ValueError('topics go with layout = "sediment" and not with read_only = true')
         is_plain = self.key_template == AIVEN_TEMPLATE and not self.suffixes
         if self.layout != "aiven" and not is_plain:
             raise ValueError('key_template and suffixes go with layout = "aiven"')
@@ -105,6 +122,9 @@ class RegisteredLocation(S3Policy):
         if self.layout == "local-tiered-storage":
             return LocalTieredStorageLayout()
         return AivenLayout(self.key_template, {**AIVEN_SUFFIXES, **self.suffixes})
+
+    def topic_patterns(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(map(re.compile, self.topics))
 
     @property
     def place(self) -> tuple[str, ...]:

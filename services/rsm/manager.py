@@ -1,6 +1,7 @@
 """Implement RSM over any object store."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -65,7 +66,8 @@ class ObjectRemoteStorageManager:
             direct_read_s: for how long URLs of OpenLogSegment are valid, s; 0: none are given.
         """
         location = locations.current
-        self._start_up = start_up or StartUp(locations, StoreProbe(location))
+        self._locations = locations
+        self._start_up = start_up or StartUp(locations, StoreProbe)
         require_open, deployment_id = self._start_up.require_open, self._start_up.deployment_id
         self._waiter = waiter or Waiter()
         self._uploader = Uploader(location.backend, buffers, upload_threads, self._waiter)
@@ -77,16 +79,19 @@ class ObjectRemoteStorageManager:
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiter)
         self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiter)
         active_copies = ActiveCopies(self._waiter)
-        self._copier = SegmentCopier(
-            location,
-            self._uploader,
-            deletes,
-            upload_rate,
-            active_copies,
-            require_open,
-            deployment_id,
-            verify_writes=verify_writes,
-        )
+        self._copiers = {
+            each: SegmentCopier(
+                each,
+                self._uploader.to(each.backend),
+                deletes,
+                upload_rate,
+                active_copies,
+                partial(self._start_up.require_written, each),
+                deployment_id,
+                verify_writes=verify_writes,
+            )
+            for each in locations.written
+        }
         verification = verification or ReadVerification("off", cache_bytes=0)
         self._reader = SegmentReader(locations, verification, index_cache, self._fetch_rate)
         self._foreign_reader = ForeignReader(locations)
@@ -122,8 +127,10 @@ class ObjectRemoteStorageManager:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         self._start_up.require_open()
+        location = self._locations.to_copy_to(metadata, replaces=data.replaces)
+        self._start_up.require_written(location)
         require_fits(metadata, data.files[0].size_bytes)
-        return self._copier.copy(metadata, data)
+        return self._copiers[location].copy(metadata, data)
 
     def fetch_log_segment(
         self,

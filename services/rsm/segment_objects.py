@@ -4,9 +4,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import nsmallest
+from heapq import merge, nsmallest
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from services.api.calls import current_call
 from services.api.errors import (
@@ -96,14 +96,18 @@ class StoredSegmentObjects:
     def list_segment_objects(
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
     ) -> ObjectPage:
-        location = self._location(query.location_id, "location_id")
+        locations = self._listed(query.location_id)
         limit = page_limit(page_size, MAX_OBJECTS, MAX_OBJECTS)
-        after = last_of_page(query, page_token)
-        examined = list(islice(_of_shard(location, query, after), limit))
+        after = _Place.from_token(last_of_page(query, page_token))
+        listings = (
+            _of_shard(location, query, after, number) for number, location in enumerate(locations)
+        )
+        examined = list(islice(merge(*listings, key=lambda each: each[0]), limit))
         is_last = len(examined) < limit
+        found = (_segment_object(locations[at.number], stored) for at, stored in examined)
         return ObjectPage(
-            tuple(found for each in examined if (found := _segment_object(location, each))),
-            "" if is_last else seal(query, examined[-1].key.encode()),
+            tuple(each for each in found if each is not None),
+            "" if is_last else seal(query, examined[-1][0].to_token()),
         )
 
     def one_of_partition(self, tp: TopicIdPartition) -> str | None:
@@ -122,18 +126,21 @@ class StoredSegmentObjects:
         self, location_id: int = CURRENT_LOCATION, *, page_size: int = 0, page_token: str = ""
     ) -> UploadPage:
         require_location_id(location_id, "location_id")
-        location, query = self._location(location_id, "location_id"), ("uploads", location_id)
+        locations, query = self._listed(location_id), ("uploads", location_id)
         limit = page_limit(page_size, MAX_OBJECTS, MAX_OBJECTS)
         last = last_of_page(query, page_token)
         # Stores list uploads in different orders, and few can begin in the middle.
         following = (
-            each for each in location.backend.list_uploads(location.prefix) if _order(each) > last
+            (location, each)
+            for location in locations
+            for each in location.backend.list_uploads(location.prefix)
+            if _order(each) > last
         )
-        examined = nsmallest(limit, following, key=_order)
+        examined = nsmallest(limit, following, key=lambda each: _order(each[1]))
         is_last = len(examined) < limit
         return UploadPage(
-            tuple(found for each in examined if (found := _upload(location, each))),
-            "" if is_last else seal(query, _order(examined[-1]).encode()),
+            tuple(found for each in examined if (found := _upload(*each))),
+            "" if is_last else seal(query, _order(examined[-1][1]).encode()),
         )
 
     def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
@@ -270,6 +277,11 @@ class StoredSegmentObjects:
             raise InvalidRequestError(text)
         return location, name
 
+    def _listed(self, location_id: int) -> Sequence[Location]:
+        """Return the locations of a listing: one, or all that are written."""
+        first = self._location(location_id, "location_id")
+        return self.locations.written if location_id == CURRENT_LOCATION else (first,)
+
     def _location(self, location_id: int, field: str) -> Location:
         self.require_open()
         if location_id == CURRENT_LOCATION:
@@ -320,14 +332,35 @@ def _committed_keys(location: Location, keys: SegmentKeys) -> frozenset[str]:
     return frozenset((keys.manifest, keys.log(attempt), keys.indexes(attempt)))
 
 
-def _of_shard(location: Location, query: ObjectQuery, after: str) -> Iterator[StoredObject]:
+class _Place(NamedTuple):
+    """The place of an object in a listing of locations: its key below the prefix, its location."""
+
+    name: str
+    number: int
+
+    def to_token(self) -> bytes:
+        return f"{self.name}\n{self.number}".encode()
+
+    @classmethod
+    def from_token(cls, text: str) -> "_Place":
+        name, _, number = text.rpartition("\n")
+        require(not text or number.isdecimal(), "page_token", "not a page token")
+        return cls(name, int(number or 0))
+
+
+def _of_shard(
+    location: Location, query: ObjectQuery, after: _Place, number: int
+) -> Iterator[tuple[_Place, StoredObject]]:
+    """Yield the objects of a shard that follow a place; `number` is that of the location."""
     first = -(-query.shard * _TOPIC_ID_PREFIXES // query.shards)
     end = -(-(query.shard + 1) * _TOPIC_ID_PREFIXES // query.shards)
-    begin = f"{location.prefix}{first:02x}"
-    for stored in location.backend.list_objects(location.prefix, max(after, begin)):
+    begin, key = f"{location.prefix}{first:02x}", f"{location.prefix}{after.name}"
+    if after.name and number > after.number and (same := location.backend.describe(key)):
+        yield _Place(after.name, number), same
+    for stored in location.backend.list_objects(location.prefix, max(key, begin)):
         if stored.key >= f"{location.prefix}{end:02x}" and end < _TOPIC_ID_PREFIXES:
             return
-        yield stored
+        yield _Place(stored.key.removeprefix(location.prefix), number), stored
 
 
 def _order(upload: Upload) -> str:

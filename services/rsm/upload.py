@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from threading import Event, Lock
 
@@ -117,6 +118,12 @@ class Uploader:
         self.waiter = waiter
         self._closing = Event()
         self._threads = started_pool(threads, "rsm-upload")
+
+    def to(self, backend: StorageBackend) -> "Uploader":
+        """Return an uploader to another backend that shares the threads and buffers of this one."""
+        other = copy(self)
+        other.backend = backend
+        return other
 
     @contextmanager
     def object(

@@ -102,11 +102,13 @@ class StoreView:
 
 
 def store_views(objects: Iterable[SegmentObject]) -> Iterator[StoreView]:
-    """Group objects by segment; the objects are in the order of their keys."""
+    """Group objects by segment and location; the objects are in the order of their keys."""
     for _, of_segment in groupby(
         objects, key=lambda each: (each.name.topic_id, each.name.partition, each.name.segment_id)
     ):
-        yield StoreView(tuple(of_segment))
+        in_order = sorted(of_segment, key=lambda each: each.location.location_id)
+        for _, there in groupby(in_order, key=lambda each: each.location.location_id):
+            yield StoreView(tuple(there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,19 +272,20 @@ def reconcile_verdicts(
 ) -> Iterator[ReconcileVerdict]:
     """Compare the segments of one partition with their metadata, in order."""
     rows = view.rows(partition, [stored.id for stored in listed])
-    known = {stored.id: verdict_without_manifest(stored, rows.get(stored.id)) for stored in listed}
+    # By the view, not by the id: another location may have objects of the id, too.
+    known = {stored: verdict_without_manifest(stored, rows.get(stored.id)) for stored in listed}
     manifests = {
-        stored.id: read_manifest(objects, stored.manifest)
+        stored: read_manifest(objects, stored.manifest)
         for stored in listed
-        if stored.manifest is not None and known[stored.id] is None
+        if stored.manifest is not None and known[stored] is None
     }
     deleted = view.deleted(
         manifest.segment_id
-        for id, manifest in manifests.items()
-        if id not in rows and manifest.segment_id is not None
+        for stored, manifest in manifests.items()
+        if stored.id not in rows and manifest.segment_id is not None
     )
     for stored in listed:
-        verdict, manifest = known[stored.id], manifests.get(stored.id)
+        verdict, manifest = known[stored], manifests.get(stored)
         if verdict is None and manifest is not None:
             was_deleted = manifest.segment_id in deleted
             row = rows.get(stored.id)

@@ -25,9 +25,10 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3_credentials import SdkCredentials
 from services.rsm.locations import Location, Locations
 from services.rsm.locations_file import registered_locations
+from services.rsm.marker import MARKER_NAME
 from services.rsm.probe import ProbeReport, StoreProbe
 from services.rsm.settings import RsmSettings
-from services.rsm.startup import MARKER_NAME, StartUp
+from services.rsm.startup import StartUp
 from tests.harness.parsers.of_stores import OneAnswer, Pools
 from tests.harness.parsers.target import Target, written
 
@@ -74,8 +75,7 @@ def _read_marker(data: bytes) -> None:
     store = FilesystemStorage(written(data, MARKER_NAME).parent)
     location = Location(1, store, "")
     for deployment_id in ("", "ours"):
-        probe = _NoProbe(location)
-        StartUp(Locations(location), probe, deployment_id, marker_required=True).inspect()
+        StartUp(Locations(location), _NoProbe, deployment_id, marker_required=True).inspect()
 
 
 class _NoProbe(StoreProbe):
