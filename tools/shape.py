@@ -21,12 +21,12 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 6_490,
+    "services/api": 6_560,
     "services/common": 2_120,
     "services/rpc": 6_070,
-    "services/rsm": 9_160,
+    "services/rsm": 9_230,
     "services/rlmm": 10_490,
-    "services/workflows": 4_860,
+    "services/workflows": 5_010,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,

@@ -182,6 +182,7 @@ _RSM: dict[str, Rule] = {
         _roles(_W, _D, _M), Topics.ALL, by_value=ValueRule("committed_copies", _COMMITTED_COPIES)
     ),
     "AbortMultipartUploads": _of_the_store(_W),
+    "RewrapKeys": _of_the_store(_M),
     "PutDeploymentState": _of_the_store(_K, _M),
     "GetDeploymentState": _of_the_store(_K, _A, _M),
 }

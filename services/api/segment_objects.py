@@ -177,6 +177,8 @@ class StoredManifest:
         written_at_ms: by RSM's clock.
         digests: of the copied files. None in a view of many manifests, which drops them.
         other_deployment_id: of the deployment that wrote it; empty if it is RSM's, or unknown.
+        is_unsealed: RSM has a ring of keys, and the manifest no seal: it must not be relied on
+            unless RLMM's metadata names this very manifest.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -186,10 +188,43 @@ class StoredManifest:
     indexes_size_bytes: int
     digests: CopyDigests | None = None
     other_deployment_id: str = ""
+    is_unsealed: bool = False
 
     def is_of(self, custom_metadata: bytes) -> bool:
         """Return whether a copy with this custom metadata wrote the manifest."""
         return custom_metadata == self.metadata.custom_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """Which key of the ring wraps the data key of a segment.
+
+    Attributes:
+        key_id: the key's id; "" if the manifest has no seal.
+        is_changed: the call has replaced the seal, or made one.
+        problem: why the ring cannot unwrap it; "" if it can, or if RSM has no ring.
+    """
+
+    location_id: int
+    key_id: str
+    is_changed: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysInUse:
+    """The keys of some segments, in their order, and the ring of RSM.
+
+    Attributes:
+        current: the id of the key for new segments; "" if RSM has no ring.
+        key_ids: of all keys of the ring.
+        problem: what is wrong with the ring, which is then as it was before; "" if nothing is.
+    """
+
+    outcomes: tuple[SegmentKey | RemoteStorageError, ...]
+    current: str = ""
+    key_ids: tuple[str, ...] = ()
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +300,24 @@ class SegmentObjects(Protocol):
 
         Raises:
             InvalidRequestError: as delete_segment_objects.
+        """
+
+    def rewrap_keys(
+        self, metadatas: Sequence[RemoteLogSegmentMetadata], *, dry_run: bool = False
+    ) -> KeysInUse:
+        """Wrap the data keys of up to MAX_OBJECTS segments under the ring's current key.
+
+        Only the seal of each manifest changes. A manifest without one gets it if the segment's
+        custom metadata names this very manifest; its copy then has a data key. Idempotent. With
+        `dry_run` nothing changes: each data key is unwrapped. None: returns the ring alone.
+
+        An outcome is RemoteResourceNotFoundError, CorruptSegmentError, StoreAccessDeniedError as of
+        a read of the manifest; ConcurrentUpdateError: it changed meanwhile; InvalidRequestError:
+        the segment has no copy of RSM's own.
+
+        Raises:
+            InvalidRequestError: too many segments.
+            NotServedError: RSM has no ring, and it is no dry run.
         """
 
     def put_deployment_state(self, name: str, data: bytes) -> None:

@@ -17,7 +17,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -134,6 +134,10 @@ class KeyRing:
         except UnknownKeyError as e:
             raise StoreAccessDeniedError(f"the ring's current key is missing: {e}") from None
 
+    def use_of(self, use: KeyUse) -> KeyUse:
+        """Return a use as it is bound: a copy from before RSM_DEPLOYMENT_ID counts as ours."""
+        return use if use.deployment_id else replace(use, deployment_id=self.deployment_id)
+
     def new_key(self, use: KeyUse) -> DataKey:
         """Make a data key for a copy that begins now."""
         secret = secrets.token_bytes(KEY_BYTES)
@@ -155,10 +159,6 @@ class KeyRing:
     def rewrapped(self, wrapped: WrappedKey, use: KeyUse, what: str) -> WrappedKey:
         """Wrap the same data key under the current key; raises as `data_key`."""
         return self._wrapped(self.data_key(wrapped, use, what).secret, use)
-
-    def unwraps(self, wrapped: WrappedKey, use: KeyUse, what: str) -> None:
-        """Check without the cache that the provider can unwrap a key; raises as `data_key`."""
-        self._unwrapped(wrapped, use, what)
 
     def _wrapped(self, secret: bytes, use: KeyUse) -> WrappedKey:
         try:

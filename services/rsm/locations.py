@@ -69,24 +69,31 @@ class Location:
             CorruptSegmentError: the object under its key is something else, or not authentic.
             StoreAccessDeniedError: the ring lacks the key of the manifest.
         """
+        manifest, document, seal = self.stored_manifest(keys)
+        if seal is not None:
+            self.authenticate(manifest, document, seal)
+        elif not unsealed_too:
+            self._require_sealed(manifest, f"{keys.manifest} in {self}")
+        return manifest
+
+    def stored_manifest(self, keys: SegmentKeys) -> tuple[Manifest, bytes, Seal | None]:
+        """Read a manifest, not authenticated, with its document and its seal if it has one.
+
+        Raises:
+            RemoteResourceNotFoundError: the location has no complete copy.
+            CorruptSegmentError: the object under its key is something else.
+        """
         name = f"{keys.manifest} in {self}"
         document, seal = split(self.backend.get(keys.manifest), name)
         manifest = Manifest.from_bytes(document, name)
-        segment = manifest.metadata.remote_log_segment_id
         if self.keys(manifest.metadata) != keys:
+            segment = manifest.metadata.remote_log_segment_id
             raise CorruptSegmentError(f"{name}: the manifest of another segment, {segment}")
         if seal is None:
-            if not unsealed_too:
-                self._require_sealed(manifest, name)
-            return manifest
-        manifest = replace(
-            manifest,
-            wrapped_key=seal.wrapped_key,
-            replaced_wrapped_key=seal.replaced_wrapped_key,
-        )
-        if self.ring is not None:
-            self._authenticate(self.ring, manifest, document, seal, f"{segment}: {name}")
-        return manifest
+            return manifest, document, None
+        wrapped, replaced = seal.wrapped_key, seal.replaced_wrapped_key
+        manifest = replace(manifest, wrapped_key=wrapped, replaced_wrapped_key=replaced)
+        return manifest, document, seal
 
     def read_manifest_of(self, keys: SegmentKeys, custom: CustomMetadata) -> Manifest:
         """Read the manifest of the copy that `custom` describes, also if another copy replaced it.
@@ -122,12 +129,12 @@ class Location:
         Raises:
             StoreAccessDeniedError: the location has no ring, or its ring lacks the key.
         """
-        wrapped, what = manifest.wrapped_key, str(manifest.metadata.remote_log_segment_id)
+        wrapped, what = manifest.wrapped_key, self._naming(manifest)
         if wrapped is None:
             return None
         if self.ring is None:
-            raise missing_key(wrapped, f"{what} in {self}", "RSM has no ring")
-        return self.ring.data_key(wrapped, manifest.key_use, f"{what} in {self}")
+            raise missing_key(wrapped, what, "RSM has no ring")
+        return self.ring.data_key(wrapped, self.ring.use_of(manifest.key_use), what)
 
     def manifest_bytes(self, manifest: Manifest) -> bytes:
         """Return a manifest as it is stored: with a seal if it has a data key."""
@@ -135,20 +142,25 @@ class Location:
         seal = None if key is None else seal_of(document, key, manifest.replaced_wrapped_key)
         return join(document, seal)
 
-    def _authenticate(
-        self, ring: KeyRing, manifest: Manifest, document: bytes, seal: Seal, what: str
-    ) -> None:
-        """Check that this deployment wrote a manifest, or another's RSM in a read-only location.
+    def authenticate(self, manifest: Manifest, document: bytes, seal: Seal) -> None:
+        """Check, if the location has a ring, that this deployment wrote a manifest.
 
-        Raises as read_manifest does.
+        That of a read-only location may be another deployment's. Raises as read_manifest does.
         """
-        key = ring.data_key(seal.wrapped_key, manifest.key_use, what)
+        key, what = None if self.ring is None else self.data_key(manifest), self._naming(manifest)
+        if self.ring is None or key is None:
+            return
         require_authentic(document, seal, key, what)
-        if manifest.deployment_id != ring.deployment_id and not self.read_only:
+        ours = self.ring.deployment_id
+        if manifest.deployment_id not in ("", ours) and not self.read_only:
             raise CorruptSegmentError(
                 f"{what}: the manifest is of the deployment {manifest.deployment_id!r}, and fails "
-                f"its authentication as one of {ring.deployment_id!r}"
+                f"its authentication as one of {ours!r}"
             )
+
+    def _naming(self, manifest: Manifest) -> str:
+        segment = manifest.metadata.remote_log_segment_id
+        return f"{segment}: {self.keys(manifest.metadata).manifest} in {self}"
 
     def _require_sealed(self, manifest: Manifest, name: str) -> None:
         """Check that a manifest has a seal, or that the location has no ring.

@@ -102,6 +102,10 @@ class MeasuredStorage:
         with _measured("put"):
             return self.backend.put_if_absent(key, data)
 
+    def put_if_match(self, key: str, data: bytes, etag: str) -> bool:
+        with _measured("put"):
+            return self.backend.put_if_match(key, data, etag)
+
     def begin_upload(self, key: str) -> Upload:
         with _measured("upload"):
             return self.backend.begin_upload(key)

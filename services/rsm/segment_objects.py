@@ -22,6 +22,7 @@ from services.api.segment_objects import (
     CURRENT_LOCATION,
     MAX_OBJECT_SHARDS,
     MAX_OBJECTS,
+    KeysInUse,
     MultipartUpload,
     ObjectLocation,
     ObjectPage,
@@ -36,6 +37,7 @@ from services.api.segment_objects import (
     require_state,
     segment_object_name,
 )
+from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import page_limit, require, require_count, seal, unseal, within
 from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import StoredObject, Upload
@@ -43,6 +45,7 @@ from services.rsm.deadline import next_slice, require_wanted, within_deadline
 from services.rsm.delete import ObjectDeletes
 from services.rsm.layout import SegmentKeys, keys_of_segment_with, partition_prefix
 from services.rsm.locations import Location, Locations
+from services.rsm.rewrap import KeyRewrap
 
 MAX_LINE_BYTES = 1_024
 """The longest key of S3, and the longest id of an upload that may be aborted."""
@@ -147,7 +150,8 @@ class StoredSegmentObjects:
         found, name = self._named(location)
         is_manifest = name.kind is SegmentObjectKind.MANIFEST
         require(is_manifest, "location.key", f"not a manifest: {location.key!r}")
-        manifest = found.read_manifest(keys_of_segment_with(location.key))
+        keys = keys_of_segment_with(location.key)
+        manifest = found.read_manifest(keys, unsealed_too=True)
         custom_metadata = manifest.custom_metadata(found.location_id).to_bytes()
         return StoredManifest(
             metadata=replace(manifest.metadata, custom_metadata=custom_metadata),
@@ -157,6 +161,7 @@ class StoredSegmentObjects:
             indexes_size_bytes=sum(each.size_bytes for each in manifest.indexes.values()),
             digests=CopyDigests(manifest.log, manifest.indexes),
             other_deployment_id=self._other_than_ours(manifest.deployment_id),
+            is_unsealed=found.ring is not None and manifest.wrapped_key is None,
         )
 
     def _other_than_ours(self, deployment_id: str) -> str:
@@ -205,6 +210,12 @@ class StoredSegmentObjects:
                 _error_of(self._abort, location, Upload(named.key, upload_id))
                 for location, (named, upload_id) in zip(locations, uploads, strict=True)
             ]
+
+    def rewrap_keys(
+        self, metadatas: Sequence[RemoteLogSegmentMetadata], *, dry_run: bool = False
+    ) -> KeysInUse:
+        self.require_open()
+        return KeyRewrap(self.locations).rewrap(metadatas, dry_run=dry_run)
 
     def put_deployment_state(self, name: str, data: bytes) -> None:
         require_state(name, data)

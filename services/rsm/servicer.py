@@ -89,6 +89,7 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         outcomes = self.manager.objects.abort_multipart_uploads(uploads)
         return pb.AbortMultipartUploadsResponse(outcomes=map(status_of_outcome, outcomes))
 
+    RewrapKeys = served(SegmentObjects.rewrap_keys, _objects)
     PutDeploymentState = served(SegmentObjects.put_deployment_state, _objects)
     GetDeploymentState = served(SegmentObjects.deployment_state, _objects)
 

@@ -39,11 +39,13 @@ from services.workflows.bucket_copies import BucketCopy, copy_of, damage_of, sup
 from services.workflows.deployment_state import ERRORS_OF_RUN
 from services.workflows.rebuild_report import Difference, DifferenceKind, Rebuilt
 from services.workflows.segment_views import (
+    UNSEALED,
     ManifestView,
     MetadataView,
     PartitionKey,
     Rows,
     StoreView,
+    is_vouched,
     missing_objects,
     names_another_copy,
     names_attempt,
@@ -243,6 +245,9 @@ class Rebuild:
                 "rebuild with an RSM without RSM_DEPLOYMENT_ID to take it over"
             )
             self._add_stored(DifferenceKind.REFUSED, tp, stored, text)
+            return None
+        if manifest.content.is_unsealed and not is_vouched(row, manifest.content):
+            self._add_stored(DifferenceKind.REFUSED, tp, stored, UNSEALED)
             return None
         copy = copy_of(manifest.content)
         detail = damage_of(stored, manifest.content) or _mismatch(tp, row, manifest.content)

@@ -244,6 +244,12 @@ class MetadataView:
         return found
 
 
+UNSEALED = (
+    "the manifest has no seal, and RSM has a ring of keys: nothing vouches for the copy; if you "
+    "trust the bucket, rebuild with an RSM without [keys], then run `sediment keys rewrap`"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ReconcileVerdict:
     """The result of comparing a segment's objects with its metadata and manifest.
@@ -373,6 +379,8 @@ def verdict_with_manifest(
         text = f"the manifest is of attempt {content.attempt}, the metadata is of another copy"
         return ReconcileVerdict(stored, state, _corrupt(text), is_complete=False)
     verdict = _verdict(stored, row, content.attempt, is_known=True, was_deleted=was_deleted)
+    if content.is_unsealed and not is_vouched(row, content):
+        return ReconcileVerdict(stored, state, _corrupt(UNSEALED), is_complete=False)
     other = content.other_deployment_id
     if other and verdict.problem and verdict.problem.kind is AnomalyKind.UNREFERENCED_COMPLETE:
         text = (
@@ -442,6 +450,11 @@ def names_another_copy(row: RemoteLogSegmentMetadata, manifest: StoredManifest) 
     """Return whether a finished segment's metadata is of another copy than the manifest."""
     is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     return is_finished and not (is_adoptable(row) or manifest.is_of(row.custom_metadata or b""))
+
+
+def is_vouched(row: RemoteLogSegmentMetadata | None, manifest: StoredManifest) -> bool:
+    """Return whether a segment's metadata names this very manifest."""
+    return row is not None and manifest.is_of(row.custom_metadata or b"")
 
 
 def is_adoptable(row: RemoteLogSegmentMetadata) -> bool:

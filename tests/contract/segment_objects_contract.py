@@ -12,6 +12,7 @@ from services.api.errors import (
     CorruptSegmentError,
     DeletionRefusedError,
     InvalidRequestError,
+    NotServedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
@@ -30,6 +31,7 @@ from services.api.segment_objects import (
     ObjectLocation,
     ObjectQuery,
     ObjectToDelete,
+    SegmentKey,
     SegmentObject,
     SegmentObjectKind,
     SegmentObjects,
@@ -408,6 +410,19 @@ class SegmentObjectsContract:
                 call()
         with pytest.raises(InvalidRequestError, match=r"^data: at most"):
             self.objects.put_deployment_state("topics", bytes(MAX_STATE_BYTES + 1))
+
+    def test_without_a_ring_no_segment_has_a_key(self) -> None:
+        copied = self.copied(Files(b"log"))
+        never_copied = replace(a_segment(), custom_metadata=None)
+        answer = self.objects.rewrap_keys([copied, never_copied], dry_run=True)
+        key, error = answer.outcomes
+        assert key == SegmentKey(LOCATION_ID, "")
+        assert isinstance(error, InvalidRequestError)
+        assert (answer.current, answer.key_ids, answer.problem) == ("", (), "")
+        with pytest.raises(NotServedError, match="RSM has no ring of keys"):
+            self.objects.rewrap_keys([copied])
+        with pytest.raises(InvalidRequestError, match=r"^metadatas: at most 1000"):
+            self.objects.rewrap_keys([copied] * 1001, dry_run=True)
 
     def test_objects_of_a_copy_in_progress_are_neither_deleted_nor_aborted(self) -> None:
         metadata, files = a_segment(), Files(b"log")

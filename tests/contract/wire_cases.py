@@ -70,6 +70,7 @@ SEGMENT_OBJECTS = {
     "DeleteSegmentObjects": "test_objects_are_deleted_and_those_that_are_gone_too",
     "ListMultipartUploads": "test_incomplete_uploads_are_listed_and_aborted",
     "AbortMultipartUploads": "test_an_upload_must_have_an_id",
+    "RewrapKeys": "test_without_a_ring_no_segment_has_a_key",
     "PutDeploymentState": "test_a_state_has_a_name_of_its_form_and_a_bound",
     "GetDeploymentState": "test_a_state_has_a_name_of_its_form_and_a_bound",
 }

@@ -141,6 +141,7 @@ class SegmentObjectsClient(ContractClient):
         reply = call_once(self._stub.AbortMultipartUploads, request, self._peer)
         return [outcome_of(status) for status in reply.outcomes]
 
+    rewrap_keys = unary(SegmentObjects.rewrap_keys)
     put_deployment_state = unary(SegmentObjects.put_deployment_state)
     deployment_state = unary(SegmentObjects.deployment_state)
 

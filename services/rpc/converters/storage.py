@@ -15,6 +15,7 @@ from services.api.remote_storage_manager import (
     SegmentFileHeader,
 )
 from services.api.segment_objects import (
+    KeysInUse,
     ObjectLocation,
     ObjectPage,
     ObjectQuery,
@@ -127,6 +128,7 @@ register(Mapping[IndexType, FileDigest], _indexes_to_proto, _indexes_from_proto)
 digests_to_proto, digests_from_proto = converters(CopyDigests, pb.CopyDigests)
 converters(OpenedLogSegment, pb.OpenLogSegmentResponse)
 converters(StoredManifest, pb.ReadSegmentManifestResponse)
+converters(KeysInUse, pb.RewrapKeysResponse)
 converters(ObjectQuery, pb.ListSegmentObjectsRequest, besides=["page_size", "page_token"])
 converters(ObjectPage, pb.ListSegmentObjectsResponse)
 converters(UploadPage, pb.ListMultipartUploadsResponse)

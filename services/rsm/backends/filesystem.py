@@ -81,6 +81,13 @@ class FilesystemStorage:
             self._sync_directories(key)
             return True
 
+    def put_if_match(self, key: str, data: bytes, etag: str) -> bool:
+        found = self.describe(key)
+        if found is None or found.etag != etag:
+            return False
+        self.put(key, data)
+        return True
+
     def begin_upload(self, key: str) -> Upload:
         upload = Upload(key, secrets.token_hex(8))
         with self._errors(f"beginning {key}"):

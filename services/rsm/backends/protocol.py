@@ -156,6 +156,13 @@ class StorageBackend(Protocol):
         After an error, had_no_answer says whether the object may still be written.
         """
 
+    def put_if_match(self, key: str, data: bytes, etag: str) -> bool:
+        """Write an object over the one with this etag; return False if it is gone, or another.
+
+        On False the object is not written. If the store has no such request, the etag is compared
+        before the write: another writer at the same moment may then be overwritten.
+        """
+
     def begin_upload(self, key: str) -> Upload:
         """Begin an object that is sent in parts."""
 

@@ -111,6 +111,25 @@ class S3Storage:
         require_put(response, crc32c(data), self.target.named(key))
         return True
 
+    def put_if_match(self, key: str, data: bytes, etag: str) -> bool:
+        # Compared here too, since some stores ignore or refuse If-Match.
+        found, what = self.describe(key), self.target.named(key)
+        if found is None or found.etag != etag:
+            return False
+        crc = crc32c(data)
+        headers = {"If-Match": f'"{etag}"', **self._headers(crc)}
+        response = self.requests.request("PUT", key, body=data, headers=headers)
+        if response.status in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.NOT_FOUND):
+            if was_always_refused(response):
+                return False
+            text = f"PUT {what}: it has changed, perhaps by an earlier try"
+            raise RetriableRemoteStorageError(text) from NoAnswerError()
+        if response.status == HTTPStatus.NOT_IMPLEMENTED:
+            self.put(key, data, crc)
+            return True
+        require_put(response, crc, what)
+        return True
+
     def begin_upload(self, key: str) -> Upload:
         response = self.requests.send(
             "POST",

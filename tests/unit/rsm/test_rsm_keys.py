@@ -18,7 +18,7 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_storage_manager import IndexType
-from services.api.segment_objects import ObjectLocation
+from services.api.segment_objects import ObjectLocation, SegmentKey, StoredManifest
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.directory_keys import DirectoryKeys, KeysError
 from services.rsm.factory import build_manager
@@ -85,11 +85,16 @@ class Tier:
         """Read a log, verified, by an RSM that has cached nothing."""
         return b"".join((rsm or self.rsm()).fetch_log_segment(segment, 0))
 
-    def rebuilt(self, segment: RemoteLogSegmentMetadata, deployment: str = "here") -> bytes | None:
-        """Read a manifest as a rebuild from the bucket does."""
-        key = self.manifest(segment, deployment).relative_to(self.root / "store")
-        rsm = self.rsm(deployment=deployment)
-        stored = rsm.objects.read_segment_manifest(ObjectLocation(1, str(key)))
+    def stored(self, segment: RemoteLogSegmentMetadata) -> StoredManifest:
+        """Read a manifest by its place, as a reconciliation does."""
+        key = self.manifest(segment).relative_to(self.root / "store")
+        return self.rsm().objects.read_segment_manifest(ObjectLocation(1, str(key)))
+
+    def rebuilt(self, segment: RemoteLogSegmentMetadata) -> bytes | None:
+        """Read a manifest as a rebuild from the bucket does, which relies on no unsealed one."""
+        stored = self.stored(segment)
+        if stored.is_unsealed:
+            raise CorruptSegmentError("it has no seal")
         return stored.metadata.custom_metadata
 
 
@@ -122,8 +127,7 @@ def test_a_manifest_from_before_the_ring_is_read_only_if_metadata_vouches_for_it
     assert tier.read(segment) == files.log
     with pytest.raises(CorruptSegmentError, match=r"has no seal.*sediment keys rewrap"):
         tier.read(replace(segment, custom_metadata=None))
-    with pytest.raises(CorruptSegmentError, match="has no seal"):
-        tier.rebuilt(segment)
+    assert tier.stored(segment).is_unsealed
 
 
 def test_the_replaced_copy_keeps_its_data_key(tier: Tier) -> None:
@@ -351,3 +355,83 @@ def test_a_vault_that_is_away_fails_a_copy_before_its_first_byte(tier: Tier) -> 
     with pytest.raises(RetriableRemoteStorageError, match="key 'tier' of 'transit' in the Vault"):
         copied(rsm, Files(some_bytes(10)))
     assert not [*(tier.root / "store").rglob("*.log")]
+
+
+# --- rewrapping -----------------------------------------------------------------------------------
+
+
+def test_after_a_rewrap_the_old_key_can_be_destroyed(tier: Tier) -> None:
+    files, rsm = Files(some_bytes(1_000)), tier.rsm()
+    first = copied(rsm, files)
+    data = replace(files.data(), replaces=True)
+    after = replace(first, custom_metadata=rsm.copy_log_segment_data(first, data))
+    plain = copied(tier.rsm(ring=False), files)
+    write_key(tier.keys, "second", current=True)
+    new = copied(rsm, files)
+    documents = [document_of(tier.manifest(each).read_bytes()) for each in (after, plain, new)]
+    dry = rsm.objects.rewrap_keys([after, plain, new], dry_run=True)
+    assert [each.key_id for each in dry.outcomes if isinstance(each, SegmentKey)] == [
+        "first",
+        "",
+        "second",
+    ]
+    assert (dry.current, dry.key_ids, dry.problem) == ("second", ("first", "second"), "")
+    done = rsm.objects.rewrap_keys([after, plain, new])
+    assert done.outcomes == (
+        SegmentKey(1, "second", is_changed=True),
+        SegmentKey(1, "second", is_changed=True),
+        SegmentKey(1, "second"),
+    )
+    again = rsm.objects.rewrap_keys([after, plain, new])
+    assert again.outcomes == (SegmentKey(1, "second"),) * 3
+    (tier.keys / "first").unlink()
+    sealed = [document_of(tier.manifest(each).read_bytes()) for each in (after, plain, new)]
+    assert sealed == documents
+    for segment in (first, after, plain, new):
+        assert tier.read(segment) == files.log
+        assert b"".join(tier.rsm().fetch_index(segment, IndexType.OFFSET))
+    assert tier.rebuilt(plain) == plain.custom_metadata
+    assert b'"key_id":"first"' not in tier.manifest(after).read_bytes()
+
+
+def test_a_rewrap_seals_only_what_the_metadata_names(tier: Tier) -> None:
+    files = Files(some_bytes(1_000))
+    plain = copied(tier.rsm(ring=False), files)
+    path = tier.manifest(plain)
+    path.write_bytes(forged(path.read_bytes(), b""))
+    (outcome,) = tier.rsm().objects.rewrap_keys([plain]).outcomes
+    assert isinstance(outcome, CorruptSegmentError)
+    assert "is not the one that the segment's metadata names" in str(outcome)
+
+
+def test_a_rewrap_seals_nothing_that_was_tampered_with(tier: Tier) -> None:
+    segment = copied(tier.rsm(), Files(some_bytes(1_000)))
+    path = tier.manifest(segment)
+    path.write_bytes(forged(path.read_bytes(), b""))
+    write_key(tier.keys, "second", current=True)
+    (outcome,) = tier.rsm().objects.rewrap_keys([segment]).outcomes
+    assert isinstance(outcome, CorruptSegmentError)
+    (seen,) = tier.rsm().objects.rewrap_keys([segment], dry_run=True).outcomes
+    assert isinstance(seen, SegmentKey)
+    assert (seen.key_id, "fails its authentication" in seen.problem) == ("first", True)
+
+
+def test_without_its_ring_a_tier_still_names_the_keys_that_it_needs(tier: Tier) -> None:
+    segment = copied(tier.rsm(), Files(some_bytes(1_000)))
+    (seen,) = tier.rsm(ring=False).objects.rewrap_keys([segment], dry_run=True).outcomes
+    assert seen == SegmentKey(1, "first")
+
+
+def test_a_copy_from_before_the_deployment_id_counts_as_ours(tier: Tier) -> None:
+    files = Files(some_bytes(1_000))
+    anonymous = copied(tier.rsm(ring=False, deployment=""), files)
+    store = tier.root / "store"
+    shutil.move(store / "none", store / "here")
+    (outcome,) = tier.rsm().objects.rewrap_keys([anonymous]).outcomes
+    assert outcome == SegmentKey(1, "first", is_changed=True)
+    assert tier.read(replace(anonymous, custom_metadata=None)) == files.log
+    (store / "there").mkdir()
+    shutil.copytree(store / "here", store / "there", dirs_exist_ok=True)
+    (store / "there" / ".sediment").unlink(missing_ok=True)
+    with pytest.raises(CorruptSegmentError, match="wrapped key fails its authentication"):
+        tier.read(replace(anonymous, custom_metadata=None), tier.rsm(deployment="there"))
