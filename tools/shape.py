@@ -21,12 +21,12 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 6_560,
-    "services/common": 2_120,
+    "services/api": 6_570,
+    "services/common": 2_150,
     "services/rpc": 6_070,
-    "services/rsm": 9_230,
+    "services/rsm": 9_800,
     "services/rlmm": 10_490,
-    "services/workflows": 5_010,
+    "services/workflows": 5_020,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
@@ -37,7 +37,7 @@ BUDGETS = {
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 85_700
+PRODUCT_LINES = 86_210
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_720
 TEST_LINES = 128_500

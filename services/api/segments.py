@@ -14,6 +14,10 @@ MAX_SEGMENT_SIZE_IN_BYTES = INT32_MAX
 CUSTOM_METADATA_VERSION = 1
 REPLACING_VERSION = 2
 """Of the custom metadata of a copy that replaced another one, whose objects may still exist."""
+TRANSFORMED_VERSION = 3
+"""Of a copy whose objects do not have the files' own bytes: its manifest says how to read them."""
+TRANSFORMED_REPLACING_VERSION = 4
+CUSTOM_METADATA_VERSIONS = range(CUSTOM_METADATA_VERSION, TRANSFORMED_REPLACING_VERSION + 1)
 CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i16s")
 """RSM's custom metadata: version, location id, attempt, size of the log, size of each index file or
 -1 if it is absent, digest of the manifest."""
@@ -213,8 +217,20 @@ def segment_leader_epochs(pairs: Sequence[tuple[int, int]]) -> tuple[SegmentLead
 
 def indexes_size_of(custom_metadata: bytes) -> int:
     """Return the size of a copy's indexes; UNKNOWN_SIZE if the form of the bytes is not known."""
-    form, versions = CUSTOM_METADATA_FORM, (CUSTOM_METADATA_VERSION, REPLACING_VERSION)
-    if len(custom_metadata) != form.size or custom_metadata[0] not in versions:
+    form = CUSTOM_METADATA_FORM
+    if len(custom_metadata) != form.size or custom_metadata[0] not in CUSTOM_METADATA_VERSIONS:
         return UNKNOWN_SIZE
     _, _, _, _, *sizes, _ = form.unpack(custom_metadata)
     return sum(max(0, size) for size in sizes)
+
+
+def has_replaced(custom_metadata: bytes | None) -> bool:
+    """Return whether a copy replaced another one, by its custom metadata."""
+    versions = (REPLACING_VERSION, TRANSFORMED_REPLACING_VERSION)
+    return (custom_metadata or b"\0")[0] in versions
+
+
+def is_transformed(custom_metadata: bytes | None) -> bool:
+    """Return whether a copy's objects have other bytes and sizes than the files."""
+    versions = (TRANSFORMED_VERSION, TRANSFORMED_REPLACING_VERSION)
+    return (custom_metadata or b"\0")[0] in versions

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from io import BytesIO
+from threading import local
 from typing import Any
 
 import lz4.frame
@@ -23,6 +24,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _LENGTH_BYTES = 4
 _MAX_PREAMBLE_BYTES = 5
+_LEAST_WINDOW_BYTES = 1024
 
 
 class Codec(IntEnum):
@@ -72,6 +74,36 @@ def compressed(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
+def compressed_frame(data: bytes | memoryview, level: int) -> bytes:
+    """Compress with zstd, as one frame that declares its size."""
+    # Making a compressor takes longer than a small frame.
+    compressor: zstandard.ZstdCompressor | None = getattr(_compressors, f"level_{level}", None)
+    if compressor is None:
+        compressor = zstandard.ZstdCompressor(level, write_content_size=True)
+        setattr(_compressors, f"level_{level}", compressor)
+    return compressor.compress(data)
+
+
+def inflated_frame(data: bytes | memoryview, size_bytes: int) -> bytes:
+    """Decompress a frame of compressed_frame that must have `size_bytes` bytes, and nothing else.
+
+    Raises:
+        DamagedDataError: it declares another size, has more or less, or is no such frame.
+    """
+    try:
+        declared = zstandard.get_frame_parameters(data).content_size
+        if declared != size_bytes:
+            raise DamagedDataError(f"its frame declares {declared} bytes")
+        inflater = zstandard.ZstdDecompressor(max_window_size=max(size_bytes, _LEAST_WINDOW_BYTES))
+        inflated = inflater.decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as e:
+        raise DamagedDataError(str(e)) from e
+    if len(inflated) != size_bytes:
+        raise DamagedDataError(f"its frame has {len(inflated)} bytes")
+    return inflated
+
+
+_compressors = local()
 _STREAMS: dict[Codec, Callable[[BytesIO], Any]] = {
     Codec.GZIP: lambda data: gzip.GzipFile(fileobj=data),
     Codec.LZ4: lz4.frame.LZ4FrameFile,

@@ -32,6 +32,7 @@ from services.rsm.backends.protocol import NoAnswerError, had_no_answer
 from services.rsm.deadline import ByteRate
 from services.rsm.delete import ObjectDeletes
 from services.rsm.digests import RunningDigest
+from services.rsm.keys import DataKey
 from services.rsm.layout import (
     FIELD,
     MANIFEST_ENCODING,
@@ -39,8 +40,10 @@ from services.rsm.layout import (
     CustomMetadata,
     Manifest,
     SegmentKeys,
+    key_use,
 )
 from services.rsm.locations import Location
+from services.rsm.transforms import CopyTransform
 from services.rsm.upload import Uploader
 
 _log = logging.getLogger(__name__)
@@ -168,8 +171,12 @@ class SegmentCopier:
             before = self._location.read_manifest_of(keys, replaced)
         except (RemoteResourceNotFoundError, CorruptSegmentError):
             return replace(mine, replaced_indexes={})
-        key = before.wrapped_key
-        return replace(mine, replaced_indexes=before.indexes, replaced_wrapped_key=key)
+        return replace(
+            mine,
+            replaced_indexes=before.indexes,
+            replaced_stored=before.stored,
+            replaced_wrapped_key=before.wrapped_key,
+        )
 
     def _commit_over(self, keys: SegmentKeys, mine: Manifest) -> bytes:
         """Put the manifest over that of the replaced copy; return the custom metadata.
@@ -200,15 +207,13 @@ class SegmentCopier:
     ) -> Manifest:
         """Write all files and wait for the turn to put the manifest; clean up if either fails."""
         attempt = secrets.token_hex(8)
-        key = self._location.new_key(
-            metadata, attempt
-        )  # Before any byte: its provider may be away.
+        # Before any byte: the provider of keys may be away.
+        key = self._location.new_key(metadata, attempt)
         try:
-            manifest = self._write_files(metadata, data, keys, attempt)
+            manifest = self._write_files(metadata, data, keys, attempt, key)
             manifest = replace(manifest, wrapped_key=None if key is None else key.wrapped)
-            self._require_stored(keys.log(attempt), manifest.log.size_bytes)
-            indexes = sum(each.size_bytes for each in manifest.indexes.values())
-            self._require_stored(keys.indexes(attempt), indexes)
+            self._require_stored(keys.log(attempt), manifest.log_object_bytes)
+            self._require_stored(keys.indexes(attempt), manifest.indexes_object_bytes)
             wait_for_turn()
             self._require_open()
         except BaseException:
@@ -222,39 +227,66 @@ class SegmentCopier:
         data: LogSegmentData,
         keys: SegmentKeys,
         attempt: str,
+        key: DataKey | None,
     ) -> Manifest:
+        use = key_use(self._deployment_id, metadata, attempt)
+        transform = CopyTransform(self._location.transforms, use, key)
         incoming = IncomingFiles(metadata, data.chunks)
-        log = self._write_log(keys.log(attempt), data.files[0], incoming)
+        log = self._write_log(keys.log(attempt), data.files[0], incoming, transform)
         failpoint("rsm.log_written")
-        indexes, epochs = self._write_indexes(keys.indexes(attempt), data.files[1:], incoming)
+        indexes, epochs = self._write_indexes(
+            keys.indexes(attempt), data.files[1:], incoming, transform
+        )
         failpoint("rsm.indexes_written")
-        written_at_ms = time_ns() // 1_000_000
-        return Manifest(metadata, attempt, written_at_ms, log, indexes, self._deployment_id, epochs)
+        return Manifest(
+            metadata,
+            attempt,
+            time_ns() // 1_000_000,
+            log,
+            indexes,
+            self._deployment_id,
+            epochs,
+            stored=transform.form,
+        )
 
-    def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
+    def _write_log(
+        self,
+        key: str,
+        header: SegmentFileHeader,
+        incoming: IncomingFiles,
+        transform: CopyTransform,
+    ) -> LogDigest:
         digest = RunningDigest()
-        with self._uploader.object(key, header.size_bytes, digest) as upload:
-            for piece in self._let_through(incoming.read(header, digest)):
+        written = RunningDigest() if transform.is_any else digest
+        pieces = self._let_through(incoming.read(header, digest))
+        with self._uploader.object(key, transform.most_bytes([header]), written) as upload:
+            for piece in transform.stored(header, pieces):
+                if written is not digest:
+                    written.update(piece)
                 upload.write(piece)
         return digest.log
 
     def _write_indexes(
-        self, key: str, headers: Sequence[SegmentFileHeader], incoming: IncomingFiles
+        self,
+        key: str,
+        headers: Sequence[SegmentFileHeader],
+        incoming: IncomingFiles,
+        transform: CopyTransform,
     ) -> tuple[dict[IndexType, FileDigest], str | None]:
         """Write the index files; return their digests, and what the manifest has of the epochs."""
         written: dict[IndexType, FileDigest] = {}
         epochs = None
-        with self._uploader.object(key, sum(header.size_bytes for header in headers)) as upload:
+        with self._uploader.object(key, transform.most_bytes(headers)) as upload:
             for header in headers:
                 digest = RunningDigest()
-                is_kept = header.file is SegmentFile.LEADER_EPOCH
-                is_kept &= header.size_bytes <= MAX_MANIFEST_EPOCHS_BYTES
-                kept = bytearray()
-                for piece in self._let_through(incoming.read(header, digest)):
+                pieces = self._let_through(incoming.read(header, digest))
+                is_epochs = header.file is SegmentFile.LEADER_EPOCH
+                if is_epochs and header.size_bytes <= MAX_MANIFEST_EPOCHS_BYTES:
+                    kept = b"".join(pieces)
+                    pieces = iter([kept] if kept else [])
+                    epochs = kept.decode(MANIFEST_ENCODING)
+                for piece in transform.stored(header, pieces):
                     upload.write(piece)
-                    if is_kept:
-                        kept += piece
-                epochs = kept.decode(MANIFEST_ENCODING) if is_kept else epochs
                 written[IndexType[header.file.name]] = digest.whole
             incoming.expect_end()
         return written, epochs

@@ -16,8 +16,10 @@ from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, IndexType, LogDigest
 from services.common.single_flight import SingleFlight
 from services.common.threads import started_pool
+from services.rsm.keys import KEEP_S
 from services.rsm.layout import CustomMetadata, Manifest, SegmentKeys
 from services.rsm.locations import Location
+from services.rsm.transforms import TransformedCopy
 
 MISSING_S = 10.0
 """How long a missing or malformed manifest is not read again by the reads of its segment."""
@@ -120,16 +122,23 @@ class SegmentDigests:
     Attributes:
         log_chunk_crc32c: of each DIGEST_CHUNK_BYTES of the log, the last shorter.
         index_crc32c: of each index file that exists.
+        transformed: reads the objects, if they do not have the files' own bytes.
     """
 
     log_chunk_crc32c: "array[int]"
     index_crc32c: Mapping[IndexType, int]
+    transformed: TransformedCopy | None = None
 
     @classmethod
-    def of(cls, manifest: Manifest) -> "SegmentDigests":
+    def of(cls, manifest: Manifest, location: Location) -> "SegmentDigests":
+        """Return a copy's digests; raises as Location.data_key if the copy is encrypted."""
+        form, key = manifest.stored, None
+        if form is not None and form.is_encrypted:
+            key = location.data_key(manifest)
         return cls(
             array("I", manifest.log.chunk_crc32c),
             {kind: digest.crc32c for kind, digest in manifest.indexes.items()},
+            None if form is None else TransformedCopy(manifest, form, key),
         )
 
 
@@ -172,7 +181,7 @@ class DigestCache:
 
         def read() -> SegmentDigests | NoManifest:
             try:
-                return SegmentDigests.of(location.read_manifest_of(keys, custom))
+                return SegmentDigests.of(location.read_manifest_of(keys, custom), location)
             except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
                 return e
 
@@ -187,10 +196,14 @@ def _key(location: Location, keys: SegmentKeys, custom: CustomMetadata) -> _Key:
 
 
 def _expiry_s(_: _Key, digests: SegmentDigests | NoManifest, now_s: float) -> float:
-    return now_s + MISSING_S if isinstance(digests, NoManifest) else inf
+    if isinstance(digests, NoManifest):
+        return now_s + MISSING_S
+    is_encrypted = digests.transformed is not None and digests.transformed.is_encrypted
+    return now_s + KEEP_S if is_encrypted else inf
 
 
 def _charged_bytes(digests: SegmentDigests | NoManifest) -> int:
-    return ENTRY_OVERHEAD_BYTES + (
-        0 if isinstance(digests, NoManifest) else 4 * len(digests.log_chunk_crc32c)
-    )
+    if isinstance(digests, NoManifest):
+        return ENTRY_OVERHEAD_BYTES
+    tables_bytes = 0 if digests.transformed is None else digests.transformed.size_bytes
+    return ENTRY_OVERHEAD_BYTES + 4 * len(digests.log_chunk_crc32c) + tables_bytes

@@ -43,6 +43,11 @@ class DirectReads:
             raise DirectReadRefusedError(f"{segment} was imported; stream the log")
         with within("metadata"):
             location, custom = self._locations.find(metadata)
+        if custom.transformed:
+            raise DirectReadRefusedError(
+                f"{metadata.remote_log_segment_id}: {location} has it compressed or encrypted; "
+                "stream the log"
+            )
         manifest = _manifest_of(location, metadata, custom)
         self._rate.charge(manifest.log.size_bytes)  # The whole log, however much is read.
         # Reading the manifest has shown that the store accepts the credentials that sign this.

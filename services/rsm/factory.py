@@ -86,6 +86,7 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
             ring,
             each.backend,
             each.topic_patterns(),
+            each.transforms,
         )
         for each in registered_locations(settings)
     ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -52,12 +51,11 @@ class SegmentReader:
             if not size:
                 _require_there(location.backend, key, size)
                 return
-            fetch = partial(location.backend.fetch, key)
+            verification = self._verification.of(location, metadata, custom)
             if self._verification.chooses_log():
-                verification = self._verification.of(location, metadata, custom)
-                yield from verification.log(fetch, start_position, last)
+                yield from verification.log(verification.fetch_log, start_position, last)
             else:
-                yield from fetch(start_position, last)
+                yield from verification.fetch_log(start_position, last)
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType, *, as_stored: bool = False
@@ -96,16 +94,16 @@ class SegmentReader:
     ) -> Generator[bytes, None, None]:
         key = location.keys(metadata).indexes(custom.attempt)
         start, size = custom.index_position(kind), custom.index_sizes_bytes[kind]
-        with self._cache.borrow(location, key, custom) as indexes:
+        verification = self._verification.of(location, metadata, custom)
+        with self._cache.borrow(location, key, custom, verification.fetch_indexes) as indexes:
             if size == 0:
                 if indexes is None:
                     _require_there(location.backend, key, sum(custom.index_sizes_bytes.values()))
                 return
             if indexes is None:
-                pieces = location.backend.fetch(key, start, start + size - 1)
+                pieces = verification.fetch_indexes(start, start + size - 1)
             else:
                 pieces = _cut(indexes, start, size)
-            verification = self._verification.of(location, metadata, custom)
             yield from verification.index(pieces, kind)
 
 

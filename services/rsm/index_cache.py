@@ -43,10 +43,10 @@ from prometheus_client import Counter
 from services.api.errors import CorruptSegmentError
 from services.api.remote_storage_manager import IndexType
 from services.common.single_flight import SingleFlight
-from services.rsm.backends.protocol import StorageBackend
 from services.rsm.deadline import require_wanted
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location
+from services.rsm.transforms import Fetch
 
 MIB = 1024 * 1024
 MAX_BYTES = 16 * MIB
@@ -96,9 +96,9 @@ class IndexCache:
 
     @contextmanager
     def borrow(
-        self, location: Location, key: str, custom: CustomMetadata
+        self, location: Location, key: str, custom: CustomMetadata, fetch: Fetch
     ) -> Iterator[memoryview | None]:
-        """Lend the object with all indexes of a copy inside the block.
+        """Lend all indexes of a copy, which `fetch` reads, joined, inside the block.
 
         None if the caller must read its index from the store.
 
@@ -110,7 +110,7 @@ class IndexCache:
             yield None
             return
         try:
-            yield self._content(_key(location, key, custom), location, size_bytes)
+            yield self._content(_key(location, key, custom), fetch, size_bytes)
         except CorruptSegmentError:
             self.drop([key])
             raise
@@ -140,9 +140,9 @@ class IndexCache:
         for flights in (self._objects, self._rebuilt):
             flights.discard([each for each in flights.current_keys() if each[1] in gone])
 
-    def _content(self, key: _Key, location: Location, size_bytes: int) -> memoryview | None:
+    def _content(self, key: _Key, fetch: Fetch, size_bytes: int) -> memoryview | None:
         def read() -> memoryview:
-            return _whole(location.backend, key[1], size_bytes, self._clock)
+            return _whole(fetch, size_bytes, self._clock)
 
         try:
             content, was_read = self._objects.run(key, read)
@@ -174,12 +174,10 @@ def _charged_bytes(content: memoryview) -> int:
     return len(content) + ENTRY_OVERHEAD_BYTES
 
 
-def _whole(
-    backend: StorageBackend, key: str, size_bytes: int, clock: Callable[[], float]
-) -> memoryview:
+def _whole(fetch: Fetch, size_bytes: int, clock: Callable[[], float]) -> memoryview:
     content, filled, end_s = bytearray(size_bytes), 0, 0.0
     try:
-        with closing(backend.fetch(key, 0, size_bytes - 1)) as pieces:
+        with closing(fetch(0, size_bytes - 1)) as pieces:
             for piece in pieces:
                 content[filled : filled + len(piece)] = piece
                 filled += len(piece)

@@ -68,15 +68,13 @@ class Copy:
         """Read an index from the store and verify it; raises as SegmentVerification.index."""
         size = self.custom.index_sizes_bytes[kind]
         first = self.custom.index_position(kind)
-        key = self.keys.indexes(self.custom.attempt)
-        pieces = self.location.backend.fetch(key, first, first + size - 1)
+        pieces = self.verification.fetch_indexes(first, first + size - 1)
         return b"".join(self.verification.index(pieces, kind)) if size else b""
 
     def log(self, first: int, last: int) -> Iterator[bytes]:
         """Yield verified bytes of the log while the caller waits for the call."""
-        fetch = partial(self.location.backend.fetch, self.keys.log(self.custom.attempt))
         require_wanted()
-        for piece in self.verification.log(fetch, first, last):
+        for piece in self.verification.log(self.verification.fetch_log, first, last):
             yield piece
             require_wanted()
 

@@ -16,13 +16,17 @@ from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, 
 from services.api.segments import (
     CUSTOM_METADATA_FORM,
     CUSTOM_METADATA_VERSION,
-    REPLACING_VERSION,
+    CUSTOM_METADATA_VERSIONS,
+    TRANSFORMED_VERSION,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
+    has_replaced,
+    is_transformed,
     segment_leader_epochs,
 )
 from services.api.validation import INT32_MAX, INT64_MAX, require
 from services.rsm.keys import KeyUse, WrappedKey
+from services.rsm.stored_form import StoredForm, StoredSection
 
 FIELD = "custom_metadata"
 MANIFEST_DIGEST_BYTES = 16
@@ -30,6 +34,10 @@ _ABSENT = -1
 _ATTEMPT = re.compile(r"[0-9a-f]{16}")
 
 VERSION: Literal[1] = 1
+TRANSFORMED_MANIFEST_VERSION: Literal[2] = 2
+"""Of the manifest of a copy with transforms, which readers of version 1 must not take for one
+without.
+"""
 
 MAX_LEADER_EPOCHS = 100_000
 """Most leader epochs of one segment; no setting lets RLMM accept more."""
@@ -118,6 +126,7 @@ class CustomMetadata:
             .indexes object; TRANSACTION may be missing, an empty file is 0.
         manifest_digest: the first 16 bytes of the manifest's sha256.
         replaces: the copy replaced another one of the same id, whose objects may still exist.
+        transformed: the objects can only be read with the manifest; all sizes are of the files.
     """
 
     location_id: int
@@ -126,6 +135,7 @@ class CustomMetadata:
     index_sizes_bytes: Mapping[IndexType, int]
     manifest_digest: bytes
     replaces: bool = False
+    transformed: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.location_id < 2**16, FIELD, "location id must be 1 to 65535")
@@ -142,15 +152,16 @@ class CustomMetadata:
         require(has_size, FIELD, f"manifest digest must have {MANIFEST_DIGEST_BYTES} bytes")
 
     def index_position(self, kind: IndexType) -> int:
-        """Return the position of `kind`'s first byte in the .indexes object."""
+        """Return the position of `kind`'s first byte in the joined index files."""
         before = list(IndexType)[: list(IndexType).index(kind)]
         return sum(self.index_sizes_bytes.get(other, 0) for other in before)
 
     def to_bytes(self) -> bytes:
         sizes = (self.index_sizes_bytes.get(kind, _ABSENT) for kind in IndexType)
         attempt = bytes.fromhex(self.attempt)
+        version = TRANSFORMED_VERSION if self.transformed else CUSTOM_METADATA_VERSION
         return CUSTOM_METADATA_FORM.pack(
-            REPLACING_VERSION if self.replaces else CUSTOM_METADATA_VERSION,
+            version + self.replaces,
             self.location_id,
             attempt,
             self.log_size_bytes,
@@ -166,17 +177,17 @@ class CustomMetadata:
         Raises:
             InvalidRequestError: of an unknown version, or malformed.
         """
-        versions = (CUSTOM_METADATA_VERSION, REPLACING_VERSION)
+        versions = CUSTOM_METADATA_VERSIONS
         is_known = bool(data) and data[0] in versions
-        require(is_known, FIELD, f"not of version {versions[0]} or {versions[1]}")
+        require(is_known, FIELD, f"not of version {versions[0]} to {versions[-1]}")
         size = CUSTOM_METADATA_FORM.size
         require(len(data) == size, FIELD, f"must have {size} bytes, has {len(data)}")
-        version, location_id, attempt, log_size, *sizes, digest = CUSTOM_METADATA_FORM.unpack(data)
+        _, location_id, attempt, log_size, *sizes, digest = CUSTOM_METADATA_FORM.unpack(data)
         present = {
             kind: size for kind, size in zip(IndexType, sizes, strict=True) if size != _ABSENT
         }
-        replaces = version == REPLACING_VERSION
-        return cls(location_id, attempt.hex(), log_size, present, digest, replaces)
+        forms = has_replaced(data), is_transformed(data)
+        return cls(location_id, attempt.hex(), log_size, present, digest, *forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +198,15 @@ class Manifest:
         metadata: the segment as the copy's caller described it.
         attempt: part of the keys of the objects that hold the bytes.
         written_at_ms: when, by RSM's clock.
-        indexes: the index files in their order in the .indexes object.
+        log, indexes: the files that were copied; the index files in their order in the .indexes
+            object.
         deployment_id: of the RSM that wrote it; empty: that RSM had none.
         leader_epochs: the LEADER_EPOCH file as MANIFEST_ENCODING, so that it is there even if the
             .indexes object is lost; None if it is too long to be in two places.
         replaced_indexes: the index files of the copy that this one replaced, which the metadata's
             custom metadata names; empty if they are not known. None: it replaced none.
+        stored: how the objects hold the files; None: byte for byte.
+        replaced_stored: how the objects of the replaced copy do.
         read_digest: of the bytes that the manifest was read from. None if it was not read.
         wrapped_key: the copy's data key, from the manifest's seal; None: it has no seal.
         replaced_wrapped_key: that of the replaced copy; None: it had none, or it is not known.
@@ -206,6 +220,8 @@ class Manifest:
     deployment_id: str = ""
     leader_epochs: str | None = None
     replaced_indexes: Mapping[IndexType, FileDigest] | None = None
+    stored: StoredForm | None = None
+    replaced_stored: StoredForm | None = None
     read_digest: bytes | None = field(default=None, compare=False)
     wrapped_key: WrappedKey | None = field(default=None, compare=False)
     replaced_wrapped_key: WrappedKey | None = field(default=None, compare=False)
@@ -219,9 +235,9 @@ class Manifest:
         """Return the custom metadata that the copy, and any repeat of it, returns."""
         sizes = {kind: digest.size_bytes for kind, digest in self.indexes.items()}
         digest = self.read_digest or _manifest_digest(self.to_bytes())
-        replaces = self.replaced_indexes is not None
+        forms = self.replaced_indexes is not None, self.stored is not None
         size_bytes = self.log.size_bytes
-        return CustomMetadata(location_id, self.attempt, size_bytes, sizes, digest, replaces)
+        return CustomMetadata(location_id, self.attempt, size_bytes, sizes, digest, *forms)
 
     def of_copy(self, custom: CustomMetadata) -> "Manifest | None":
         """Return the manifest of the copy that `custom` describes: this one, or the replaced one.
@@ -236,8 +252,19 @@ class Manifest:
             self,
             attempt=custom.attempt,
             indexes=self.replaced_indexes,
+            stored=self.replaced_stored,
             wrapped_key=self.replaced_wrapped_key,
         )
+
+    @property
+    def log_object_bytes(self) -> int:
+        return self.log.size_bytes if self.stored is None else self.stored.log.size_bytes
+
+    @property
+    def indexes_object_bytes(self) -> int:
+        if self.stored is not None:
+            return self.stored.indexes_size_bytes
+        return sum(each.size_bytes for each in self.indexes.values())
 
     def has_same_bytes(self, other: "Manifest") -> bool:
         """Return whether every file of the two copies has the same size and digests."""
@@ -245,8 +272,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         replaced = self.replaced_indexes
+        forms = {"stored": self.stored, "replaced_stored": self.replaced_stored}
         document = _Document(
-            version=VERSION,
+            version=VERSION if self.stored is None else TRANSFORMED_MANIFEST_VERSION,
             attempt=self.attempt,
             written_at_ms=self.written_at_ms,
             deployment_id=self.deployment_id,
@@ -260,8 +288,11 @@ class Manifest:
             indexes=_sections(self.indexes),
             leader_epochs=self.leader_epochs,
             replaced_indexes=None if replaced is None else _sections(replaced),
+            **{name: StoredSection.of(form) for name, form in forms.items()},
         )
-        return document.model_dump_json().encode()
+        # Without them a manifest has the same bytes as in releases that knew no transforms.
+        absent = {name for name, form in forms.items() if form is None}
+        return document.model_dump_json(exclude=absent).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> "Manifest":
@@ -274,22 +305,31 @@ class Manifest:
         """
         try:
             document = _Document.model_validate_json(data)
-            log, replaced = document.log, document.replaced_indexes
+            sections, stored = document.replaced_indexes, document.stored
+            log = LogDigest(document.log.value(), tuple(document.log.chunk_crc32c))
+            indexes = _digests(document.indexes)
+            replaced = None if sections is None else _digests(sections)
+            before = document.replaced_stored
+            if (stored is None) != (document.version == VERSION):
+                raise ValueError("the version does not fit")
             manifest = cls(
                 metadata=document.metadata.value(),
                 attempt=document.attempt,
                 written_at_ms=document.written_at_ms,
-                log=LogDigest(log.value(), tuple(log.chunk_crc32c)),
-                indexes=_digests(document.indexes),
+                log=log,
+                indexes=indexes,
                 deployment_id=document.deployment_id,
                 leader_epochs=document.leader_epochs,
-                replaced_indexes=None if replaced is None else _digests(replaced),
+                replaced_indexes=replaced,
+                stored=None if stored is None else stored.value(log, indexes),
+                replaced_stored=None if before is None else before.value(log, replaced or {}),
                 read_digest=_manifest_digest(data),
             )
             manifest.custom_metadata(_ANY_LOCATION)
             return manifest
         except (ValueError, KeyError, InvalidRequestError) as e:
-            raise CorruptSegmentError(f"{key}: not a manifest of version {VERSION}") from e
+            versions = f"{VERSION} or {TRANSFORMED_MANIFEST_VERSION}"
+            raise CorruptSegmentError(f"{key}: not a manifest of version {versions}") from e
 
 
 def key_use(deployment_id: str, metadata: RemoteLogSegmentMetadata, attempt: str) -> KeyUse:
@@ -367,7 +407,7 @@ class _Metadata(_Part):
 
 
 class _Document(_Part):
-    version: Literal[1]
+    version: Literal[1, 2]
     attempt: str
     written_at_ms: Annotated[int, Field(ge=0, le=INT64_MAX)]
     deployment_id: str
@@ -376,6 +416,8 @@ class _Document(_Part):
     indexes: dict[str, _Section]
     leader_epochs: str | None = None
     replaced_indexes: dict[str, _Section] | None = None
+    stored: StoredSection | None = None
+    replaced_stored: StoredSection | None = None
 
 
 def _sections(indexes: Mapping[IndexType, FileDigest]) -> dict[str, _Section]:

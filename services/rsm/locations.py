@@ -24,6 +24,7 @@ from services.rsm.layout import (
     segment_keys,
 )
 from services.rsm.seals import Seal, join, require_authentic, seal_of, split
+from services.rsm.transforms import NO_TRANSFORMS, TransformPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Location:
             theirs is not checked.
         kind: the name of its kind of store.
         topics: patterns of the topics whose segments are copied here; each matches a whole name.
+        transforms: of the chunks of new copies.
     """
 
     location_id: int
@@ -50,6 +52,7 @@ class Location:
     ring: KeyRing | None = None
     kind: str = ""
     topics: tuple[re.Pattern[str], ...] = ()
+    transforms: TransformPolicy = NO_TRANSFORMS
 
     def __str__(self) -> str:
         return f"location {self.location_id} ({self.place or f'prefix {self.prefix!r}'})"

@@ -35,6 +35,7 @@ from services.rsm.settings import (
     BucketName,
     RsmSettings,
 )
+from services.rsm.transforms import DEFAULT_LEVEL, MAX_LEVEL, NO_TRANSFORMS, TransformPolicy
 
 _MAX_REGISTRY_BYTES = 1024 * 1024
 _OF_SETTINGS = (
@@ -88,6 +89,9 @@ class RegisteredLocation(S3Policy):
     key_template: str = AIVEN_TEMPLATE
     suffixes: dict[str, Suffix] = Field(default_factory=dict)
     options: dict[str, str] = Field(default_factory=dict)
+    compression: Literal["zstd"] | None = None
+    compression_level: int = Field(default=DEFAULT_LEVEL, ge=1, le=MAX_LEVEL, strict=True)
+    encryption: bool = Field(default=False, strict=True)
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:
@@ -107,6 +111,8 @@ class RegisteredLocation(S3Policy):
             raise ValueError('key_template and suffixes go with layout = "aiven"')
         if set(self.suffixes) - set(AIVEN_SUFFIXES):
             raise ValueError(f"suffixes may have {', '.join(AIVEN_SUFFIXES)}")
+        if self.layout != "sediment" and self.transforms != NO_TRANSFORMS:
+            raise ValueError('compression and encryption go with layout = "sediment"')
         if problem := template_problem(self.key_template):
             raise ValueError(f"key_template {problem}")
         return self
@@ -114,6 +120,12 @@ class RegisteredLocation(S3Policy):
     @property
     def is_read_only(self) -> bool:
         return self.layout != "sediment" if self.read_only is None else self.read_only
+
+    @property
+    def transforms(self) -> TransformPolicy:
+        """Return what is done with the chunks of new copies."""
+        level = None if self.compression is None else self.compression_level
+        return TransformPolicy(level, self.encryption)
 
     def foreign_layout(self) -> ForeignLayout | None:
         """Return the layout that another storage gave the objects; None if it is RSM's own."""
@@ -177,6 +189,13 @@ class _LocationsFile(BaseModel):
 
     location: list[RegisteredLocation] = []
     keys: KeysTable | None = None
+
+    @model_validator(mode="after")
+    def _has_keys_to_encrypt(self) -> Self:
+        encrypted = [str(each.id) for each in self.location if each.encryption]
+        if encrypted and self.keys is None:
+            raise ValueError(f"encryption of location {', '.join(encrypted)} needs [keys]")
+        return self
 
 
 def _of_settings(settings: RsmSettings, options: dict[str, str]) -> RegisteredLocation:

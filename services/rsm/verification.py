@@ -4,6 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 from typing import Literal
 
 from crc32c import crc32c
@@ -15,6 +16,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.digests import DigestCache, SegmentDigests
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location
+from services.rsm.transforms import Fetch, TransformedCopy
 
 VerifyReads = Literal["off", "sampled", "always"]
 SAMPLE_EVERY = 16
@@ -25,9 +27,6 @@ VERIFIED = Counter(
     "read, by result: equal, corrupt (they differ, or the copy's manifest is lost or damaged).",
     ("result",),
 )
-
-Fetch = Callable[[int, int], Generator[bytes, None, None]]
-"""Read an object between two bytes, both inclusive."""
 
 
 class ReadVerification:
@@ -71,9 +70,40 @@ class SegmentVerification:
         metadata: RemoteLogSegmentMetadata,
         custom: CustomMetadata,
     ) -> None:
-        self._get_digests = cache.begin(location, location.keys(metadata), custom)
+        self._cache = cache
+        self._location = location
+        self._keys = location.keys(metadata)
         self._custom = custom
+        self._reading: Callable[[], SegmentDigests] | None = None
         self._digests: SegmentDigests | None = None
+
+    def fetch_log(self, start: int, last: int) -> Generator[bytes, None, None]:
+        """Yield the bytes of the log between two bytes, both inclusive, as the store has them.
+
+        Those of a transformed copy are read with its manifest, and raise as `log`.
+        """
+        fetch: Fetch = partial(self._location.backend.fetch, self._keys.log(self._custom.attempt))
+        if self._custom.transformed:
+            fetch = self._transformed(fetch).log(fetch)
+        yield from fetch(start, last)
+
+    def fetch_indexes(self, start: int, last: int) -> Generator[bytes, None, None]:
+        """Yield the bytes of the joined index files, as fetch_log."""
+        key = self._keys.indexes(self._custom.attempt)
+        fetch: Fetch = partial(self._location.backend.fetch, key)
+        if self._custom.transformed:
+            fetch = self._transformed(fetch).indexes(fetch)
+        yield from fetch(start, last)
+
+    def _transformed(self, fetch: Fetch) -> TransformedCopy:
+        try:
+            found = self.digests().transformed
+        except CorruptSegmentError:
+            # A segment that was deleted has neither manifest nor objects.
+            b"".join(fetch(0, 0))
+            raise
+        assert found is not None  # Else it is not the manifest of this custom metadata.
+        return found
 
     def log(self, fetch: Fetch, start: int, last: int) -> Generator[bytes, None, None]:
         """Yield the bytes of the log from `start` to `last`, both inclusive.
@@ -81,6 +111,7 @@ class SegmentVerification:
         Raises:
             CorruptSegmentError: before the first byte of a chunk that differs from its copy.
         """
+        self._begin()
         size = self._custom.log_size_bytes
         first_chunk = start // DIGEST_CHUNK_BYTES * DIGEST_CHUNK_BYTES
         end = min((last // DIGEST_CHUNK_BYTES + 1) * DIGEST_CHUNK_BYTES, size)
@@ -98,6 +129,7 @@ class SegmentVerification:
         self, pieces: Generator[bytes, None, None], kind: IndexType
     ) -> Generator[bytes, None, None]:
         """Yield `pieces` of a whole index file; raises as `log`."""
+        self._begin()
         size = self._custom.index_sizes_bytes[kind]
 
         def check(number: int, crc: int) -> None:
@@ -114,11 +146,17 @@ class SegmentVerification:
         """
         if self._digests is None:
             try:
-                self._digests = self._get_digests()
+                self._digests = self._begin()()
             except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
                 VERIFIED.labels("corrupt").inc()
                 raise CorruptSegmentError(f"the bytes cannot be verified: {e}") from e
         return self._digests
+
+    def _begin(self) -> Callable[[], SegmentDigests]:
+        """Begin to read the manifest, which then comes beside the bytes; return what waits."""
+        if self._reading is None:
+            self._reading = self._cache.begin(self._location, self._keys, self._custom)
+        return self._reading
 
 
 def _require_equal(what: str, crc: int, expected: int) -> None:

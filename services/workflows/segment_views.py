@@ -35,11 +35,12 @@ from services.api.segment_objects import (
     shard_of,
 )
 from services.api.segments import (
-    REPLACING_VERSION,
     UNKNOWN_SIZE,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
+    has_replaced,
     indexes_size_of,
+    is_transformed,
 )
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
@@ -414,14 +415,18 @@ def _verdict(
 def _has_replaced(row: RemoteLogSegmentMetadata) -> bool:
     """Return whether a finished segment is read from a copy that replaced another one."""
     is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-    return is_finished and (row.custom_metadata or b"")[:1] == bytes([REPLACING_VERSION])
+    return is_finished and has_replaced(row.custom_metadata)
 
 
 def _wrong_size(
     stored: StoreView, row: RemoteLogSegmentMetadata, counting: str | None
 ) -> Problem | None:
-    """Compare the sizes of a finished segment's log and indexes with its metadata."""
-    if row.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+    """Compare the sizes of a finished segment's log and indexes with its metadata.
+
+    Only a manifest has the sizes of transformed objects: scrub compares them.
+    """
+    is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    if not is_finished or is_transformed(row.custom_metadata):
         return None
     expected = {
         SegmentObjectKind.LOG: row.segment_size_in_bytes,

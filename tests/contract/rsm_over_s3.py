@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
@@ -47,3 +48,13 @@ def everything_in(backend: StorageBackend, prefix: str) -> StoredKeys:
         return [*keys_in(backend, prefix), *uploads]
 
     return stored_keys
+
+
+def with_properties(settings: RsmSettings, folder: Path, properties: str) -> RsmSettings:
+    """Return settings whose RSM_LOCATIONS_FILE gives the current location these properties."""
+    names = ("endpoint", "region", "bucket") if settings.backend == "s3" else ("directory",)
+    place = "".join(f'{name} = "{getattr(settings, name)}"\n' for name in names)
+    entry = f'id = {settings.location_id}\nbackend = "{settings.backend}"\n{place}'
+    file = folder / "locations.toml"
+    file.write_text(f'[[location]]\n{entry}prefix = "{settings.prefix}"\n{properties}\n')
+    return settings.model_copy(update={"locations_file": file})

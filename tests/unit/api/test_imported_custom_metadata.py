@@ -59,6 +59,6 @@ def test_damaged_bytes_are_refused(damaged: bytes) -> None:
 def test_own_custom_metadata_is_never_taken_for_an_imported_rows() -> None:
     assert not is_imported(_OWN.to_bytes())
     assert not is_imported(None)
-    with pytest.raises(InvalidRequestError, match="not of version 1 or 2"):
+    with pytest.raises(InvalidRequestError, match="not of version 1 to 4"):
         CustomMetadata.from_bytes(imported_custom_metadata(7, _OWN.to_bytes()))
     assert indexes_size_of(imported_custom_metadata(7, _OWN.to_bytes())) == -1
