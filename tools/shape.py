@@ -24,20 +24,20 @@ BUDGETS = {
     "services/api": 6_570,
     "services/common": 2_150,
     "services/rpc": 6_070,
-    "services/rsm": 9_800,
+    "services/rsm": 10_000,
     "services/rlmm": 10_490,
-    "services/workflows": 5_020,
+    "services/workflows": 5_060,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
     "services/cli": 8_480,
     "services/console": 1_170,
-    "services/local": 2_400,
+    "services/local": 2_560,
     "services/interop": 1_730,
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 86_210
+PRODUCT_LINES = 86_900
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_720
 TEST_LINES = 128_500
