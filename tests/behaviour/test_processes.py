@@ -33,6 +33,7 @@ from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjec
 from services.rpc.server.merged_metrics import GAUGES
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, some_bytes
 from tests.contract.rlmm.segments import FINISHED, move, segment
+from tests.harness.certificates import shown_by
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.secured import Deployment, spiffe
@@ -338,6 +339,27 @@ def test_tokens_and_new_files_at_each_process(tmp_path: Path) -> None:
             return True
 
         eventually(lambda: _allowed(all_are_let_in))
+
+
+def test_a_new_certificate_is_shown_by_each_process(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "tls")
+    deployment.grant(spiffe("sweeper"), Role.SWEEPER)
+    service = rsm_in(tmp_path, deployment.environment("RSM"))
+    own = deployment.authority.issue("own")
+    with running(service), secured(deployment, service, "sweeper") as older:
+
+        def shown() -> set[bytes]:
+            # Once in 8 million runs the kernel gives all of them to one process.
+            made = range(24)
+            return {shown_by(service.address, deployment.authority.certificate, own) for _ in made}
+
+        older()
+        old = shown()
+        assert len(old) == 1
+        deployment.authority.issue("server")
+        eventually(lambda: old.isdisjoint(shown()))
+        assert len(shown()) == 1
+        older()
 
 
 def _allowed(call: Callable[[], bool]) -> bool:
