@@ -1,6 +1,7 @@
 """Run the RSM suite over stores whose location compresses, and test what only that changes."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -39,11 +40,13 @@ class _Transformed(RemoteStorageManagerContract):
     @pytest.fixture
     def manager(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
         with closing(build_manager(settings)) as manager:
+            manager.check()
             yield manager
 
     @pytest.fixture
     def keys(self, settings: RsmSettings) -> StoredKeys:
-        return everything_in(build_backend(settings), settings.prefix)
+        stored = everything_in(build_backend(settings), settings.prefix)
+        return lambda: [key for key in stored() if not key.endswith(".sediment")]
 
 
 class TestCompressedOverFilesystem(_Transformed):
@@ -59,6 +62,52 @@ class TestCompressedOverS3(_Transformed):
     @pytest.fixture
     def settings(self, s3: S3Endpoint, tmp_path: Path) -> RsmSettings:
         return with_properties(settings_for(s3), tmp_path, ZSTD)
+
+
+def encrypting(plain: RsmSettings, folder: Path, properties: str = "") -> RsmSettings:
+    """Return settings whose location encrypts, with a ring of one key."""
+    ring = folder / "keys"
+    ring.mkdir(mode=0o750)
+    for name, content in (("first", os.urandom(32)), ("current", b"first")):
+        (ring / name).write_bytes(content)
+        (ring / name).chmod(0o640)
+    keys = f'[keys]\ndirectory = "{ring}"'
+    found = with_properties(plain, folder, f"encryption = true\n{properties}\n{keys}")
+    return found.model_copy(update={"deployment_id": "shop"})
+
+
+class TestEncryptedOverFilesystem(_Transformed):
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> RsmSettings:
+        (tmp_path / "objects").mkdir()
+        values = {"backend": "filesystem", "directory": tmp_path / "objects"}
+        return encrypting(RsmSettings(**values, part_size_bytes=PART), tmp_path)  # type: ignore[arg-type]
+
+
+class TestCompressedAndEncryptedOverS3(_Transformed):
+    @pytest.fixture
+    def settings(self, s3: S3Endpoint, tmp_path: Path) -> RsmSettings:
+        return encrypting(settings_for(s3), tmp_path, ZSTD)
+
+
+def test_records_are_not_in_an_encrypted_store(tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir()
+    plain = RsmSettings(backend="filesystem", directory=tmp_path / "objects")
+    log = json_log(2 * MIB + 5)
+    with closing(build_manager(encrypting(plain, tmp_path))) as manager:
+        manager.check()
+        # The manifest has the leader epochs as they are.
+        indexes = {**dict.fromkeys(IndexType, log[:500]), IndexType.LEADER_EPOCH: b"0\n0\n"}
+        segment = copied(manager, Files(log, indexes))
+        assert fetched(manager, segment, MIB - 3, MIB + 3) == log[MIB - 3 : MIB + 4]
+    for file in (tmp_path / "objects").rglob("*"):
+        assert file.is_dir() or b"front door" not in file.read_bytes()
+
+
+def test_encryption_without_keys_is_refused(tmp_path: Path) -> None:
+    plain = RsmSettings(backend="filesystem", directory=tmp_path)
+    with pytest.raises(SystemExit, match=r"encryption of location 1 needs \[keys\]"):
+        build_manager(with_properties(plain, tmp_path, "encryption = true"))
 
 
 def json_log(size: int) -> bytes:
