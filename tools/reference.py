@@ -23,7 +23,7 @@ from services.rlmm.operations import verification_ages
 from services.rlmm.reads import watch_reader, watches
 from services.rlmm.settings import RlmmSettings
 from services.rpc.server import access, admission, interceptor, transport
-from services.rsm import direct, index_cache, verification
+from services.rsm import direct, index_cache, mirrored, verification
 from services.rsm import metrics as rsm_metrics
 from services.rsm.settings import RsmSettings
 from tools.commands_page import commands_markdown
@@ -37,6 +37,7 @@ _MODULES = (
     copied_bytes,
     direct,
     index_cache,
+    mirrored,
     verification,
     rsm_metrics,
     rlmm_metrics,

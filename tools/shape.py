@@ -24,7 +24,7 @@ BUDGETS = {
     "services/api": 6_570,
     "services/common": 2_150,
     "services/rpc": 6_070,
-    "services/rsm": 10_000,
+    "services/rsm": 10_300,
     "services/rlmm": 10_490,
     "services/workflows": 5_060,
     "services/rlm": 20_650,

@@ -12,8 +12,11 @@ from services.cli.connections import ONLY_TOPICS, Call, command_group, with_serv
 from services.cli.names import find_topic
 from services.cli.output import EXIT_FAILED, WATCHED_S, CommandError, progress
 from services.cli.reconcile import Rate, pace_of
+from services.cli.store import store_settings
 from services.common.quantities import DURATION_MS, counted
+from services.rsm.factory import build_locations
 from services.rsm.leaving import LocalTieredStorageDirectory
+from services.rsm.mirror_copy import MirrorCopy
 from services.views.texts import size_text
 from services.workflows.adoption import Adoption, delete_sources
 from services.workflows.copy_segments import (
@@ -30,7 +33,7 @@ app = command_group()
 
 
 @app.command()
-@with_services("rsm", "rlmm")
+@with_services("rsm", "rlmm", has_data_dir=True)
 def copy(
     call: Call,
     adopt: bool = toggle(
@@ -38,6 +41,11 @@ def copy(
     ),
     to: Path | None = option(
         "Copy all segments into this directory of Kafka's LocalTieredStorage.", metavar="DIRECTORY"
+    ),
+    mirror: bool = toggle(
+        "--mirror",
+        "Copy to the mirror of each location what it lacks, byte for byte, with RSM's settings in "
+        "the environment (RSM_*) or those of the running `sediment up`.",
     ),
     topic: list[str] | None = ONLY_TOPICS,
     rate: Rate = DEFAULT_RATE_BYTES_PER_S,
@@ -62,20 +70,25 @@ def copy(
 
     With --adopt a segment is read from the copy as soon as that was verified; what the other
     storage wrote stays, unless --delete-source is given. With --to nothing but the directory
-    changes. Run it again to continue with what has no verified copy.
+    changes. With --mirror the stores are used directly, and nothing but the mirrors changes.
+    Run it again to continue with what has no verified copy.
 
     \b
     Exit codes:
       3  a segment was not copied, or a source was not deleted (each is named),
          or a service failed; run the command again
     """
-    if adopt == (to is not None):
-        raise CommandError("give either --adopt or --to DIRECTORY")
+    if adopt + mirror + (to is not None) != 1:
+        raise CommandError("give one of --adopt, --mirror and --to DIRECTORY")
+    if mirror and topic:
+        raise CommandError("--mirror copies all topics of a location")
     if to is not None and not to.is_dir():
         raise CommandError(f"--to: there is no directory {to}")
     if delete_source is not None and not adopt:
         raise CommandError("--delete-source goes with --adopt")
     run_id, not_deleted = uuid4().hex, list[str]()
+    if mirror:
+        raise typer.Exit(_copy_to_mirrors(call, run_id, rate, parallel))
     with call.tier_clients() as (store, _, metadata):
         found = [find_topic(metadata, text) for text in topic or []]
         plan = CopyPlan(run_id, {each.topic_id: each.name for each in found}, parallel)
@@ -116,6 +129,53 @@ def copy(
     ]
     call.show(document, ("Copied", ("", ""), rows), lines=[*done.reasons, *not_deleted])
     raise typer.Exit(EXIT_FAILED if done.failed or not_deleted else 0)
+
+
+def _copy_to_mirrors(call: Call, run_id: str, rate: int, parallel: int) -> int:
+    """Copy to the mirror of each location; return the exit code."""
+    settings = store_settings(call)
+    try:
+        locations = build_locations(settings)
+    except SystemExit as e:
+        raise CommandError("; ".join(str(e).splitlines())) from e
+    mirrored = [each for each in locations.all if each.mirrored is not None]
+    if not mirrored:
+        raise CommandError("no location has a mirror; set `mirror` in RSM_LOCATIONS_FILE")
+    acquire = pace_of(rate).acquire
+    with progress() as show:
+        runs = [
+            MirrorCopy(
+                each,
+                acquire,
+                parallel,
+                lambda done: show(f"{counted(done.copied, 'segment')} copied"),
+            ).run()
+            for each in mirrored
+        ]
+    document = {
+        "run_id": run_id,
+        "target": "mirror",
+        "topics": [],
+        "rate_bytes_per_s": rate,
+        "copied": sum(done.copied for done in runs),
+        "copied_bytes": sum(done.copied_bytes for done in runs),
+        "present": sum(done.present for done in runs),
+        "gone": sum(done.gone for done in runs),
+        "failed": sum(done.failed for done in runs),
+        "reasons": [reason for done in runs for reason in done.reasons],
+        "sources_deleted": 0,
+        "sources_left": [],
+    }
+    rows = [
+        ("copied", document["copied"]),
+        ("size", size_text(sum(done.copied_bytes for done in runs))),
+        ("copied before", document["present"]),
+        ("deleted meanwhile", document["gone"]),
+        ("not copied", document["failed"]),
+    ]
+    lines = [reason for done in runs for reason in done.reasons]
+    call.show(document, ("Copied to mirrors", ("", ""), rows), lines=lines)
+    return EXIT_FAILED if document["failed"] else 0
 
 
 def _wait(left_s: float) -> None:

@@ -48,6 +48,15 @@ def probe(call: Call) -> None:
 
 
 def _start_up(call: Call) -> StartUp:
+    settings = store_settings(call)
+    try:
+        return build_start_up(settings, build_locations(settings))
+    except SystemExit as e:
+        raise CommandError("; ".join(str(e).splitlines())) from e
+
+
+def store_settings(call: Call) -> RsmSettings:
+    """Return RSM's settings from the environment, else those of the running `sediment up`."""
     has_settings = "RSM" in configured_services(os.environ)
     stack = None if has_settings else running_stack(call.data_dir)
     if stack is None and not has_settings:
@@ -56,8 +65,7 @@ def _start_up(call: Call) -> StartUp:
             f"`sediment up`; none is running on {call.data_dir or default_directory()}"
         )
     try:
-        settings = RsmSettings.from_environment() if stack is None else rsm_settings_of(stack)
-        return build_start_up(settings, build_locations(settings))
+        return RsmSettings.from_environment() if stack is None else rsm_settings_of(stack)
     except SystemExit as e:
         raise CommandError("; ".join(str(e).splitlines())) from e
 

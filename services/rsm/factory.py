@@ -20,6 +20,8 @@ from services.rsm.locations_file import (
 )
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.metrics import MeasuredStorage, publish_part_buffers
+from services.rsm.mirror_copy import lag_of
+from services.rsm.mirrored import Failover, MirroredBackend
 from services.rsm.probe import StoreProbe, StoreRule
 from services.rsm.settings import UPLOAD_THREADS, RsmSettings
 from services.rsm.startup import StartUp
@@ -75,10 +77,23 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
         SystemExit: the file, or one with a key, cannot be used.
     """
     waiter, ring = waiter or Waiter(), build_ring(settings)
+    registered = registered_locations(settings)
+    mirror_of = {each.mirror: each.id for each in registered if each.mirror is not None}
+    stores = {each.id: _backend(settings, each, waiter) for each in registered}
+    mirrored = {
+        each.id: MirroredBackend(
+            stores[each.id],
+            stores[each.mirror],
+            Failover(f"location {each.id} ({each})"),
+            deletes=not next(m.is_read_only for m in registered if m.id == each.mirror),
+        )
+        for each in registered
+        if each.mirror is not None
+    }
     listed = [
         Location(
             each.id,
-            MeasuredStorage(_backend(settings, each, waiter)),
+            MeasuredStorage(mirrored.get(each.id, stores[each.id])),
             each.prefix,
             str(each),
             each.foreign_layout(),
@@ -87,8 +102,10 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
             each.backend,
             each.topic_patterns(),
             each.transforms,
+            mirror_of.get(each.id, 0),
+            mirrored.get(each.id),
         )
-        for each in registered_locations(settings)
+        for each in registered
     ]
     current = next(each for each in listed if each.location_id == settings.location_id)
     others = [each for each in listed if each is not current]
@@ -156,6 +173,8 @@ def _probe_of(location: Location) -> StoreProbe:
 def _unmeasured(location: Location) -> StorageBackend:
     """Return the backend itself: a probe sends requests that StorageBackend has not."""
     backend = location.backend
+    if location.mirrored is not None:
+        return location.mirrored.first
     return backend.backend if isinstance(backend, MeasuredStorage) else backend
 
 
@@ -165,6 +184,8 @@ def _rules_of(locations: Locations) -> list[StoreRule]:
     for location in locations.all:
         where = str(location) if locations.others else ""
         rules += store_kind(location.kind).rules(location, _unmeasured(location), where)
+        if location.mirrored is not None:
+            rules.append(lag_of(location, time.time_ns() // 1_000_000))
     return rules
 
 

@@ -262,7 +262,7 @@ class IndexRebuild:
     def _copy_before(self, segment: RemoteLogSegmentMetadata) -> Copy | None:
         """Return the copy that ends where the segment begins, in the segment's history."""
         found: list[tuple[int, Copy]] = []
-        for location in self._locations.all:
+        for location in self._locations.sources:
             for key in _manifests_before(location, segment):
                 try:
                     manifest = location.read_manifest(keys_of_segment_with(key))

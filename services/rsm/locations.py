@@ -23,6 +23,7 @@ from services.rsm.layout import (
     key_use,
     segment_keys,
 )
+from services.rsm.mirrored import MirroredBackend
 from services.rsm.seals import Seal, join, require_authentic, seal_of, split
 from services.rsm.transforms import NO_TRANSFORMS, TransformPolicy
 
@@ -39,6 +40,8 @@ class Location:
         ring: authenticates the manifests; None: they are written without a seal, and a seal of
             theirs is not checked.
         kind: the name of its kind of store.
+        mirror_of: the number of the location of which this one is the mirror; 0: of none.
+        mirrored: its store and that of its mirror; None: it has no mirror.
         topics: patterns of the topics whose segments are copied here; each matches a whole name.
         transforms: of the chunks of new copies.
     """
@@ -53,6 +56,18 @@ class Location:
     kind: str = ""
     topics: tuple[re.Pattern[str], ...] = ()
     transforms: TransformPolicy = NO_TRANSFORMS
+    mirror_of: int = 0
+    mirrored: MirroredBackend | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether the store does not answer, so that the mirror is read."""
+        return self.mirrored is not None and self.mirrored.failover.is_away
+
+    @property
+    def number_in_metadata(self) -> int:
+        """Return the number by which metadata names the copies that are here."""
+        return self.mirror_of or self.location_id
 
     def __str__(self) -> str:
         return f"location {self.location_id} ({self.place or f'prefix {self.prefix!r}'})"
@@ -223,6 +238,14 @@ class Locations:
                 return location
         return self.current
 
+    @property
+    def sources(self) -> Sequence[Location]:
+        """Return the locations of this deployment that are no mirrors.
+
+        What a mirror alone has may be deleted: it never makes a segment.
+        """
+        return [each for each in self.all if not each.mirror_of]
+
     def numbered(self, location_id: int) -> Location | None:
         """Return the location with a number; None if it is not registered."""
         return self._by_id.get(location_id)
@@ -274,7 +297,7 @@ class Locations:
         named = self.named_by(metadata)
         if named is not None:
             return named
-        for location in self.all:
+        for location in self.sources:
             try:
                 manifest = location.read_manifest(location.keys(metadata))
             except RemoteResourceNotFoundError:

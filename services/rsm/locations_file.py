@@ -65,6 +65,7 @@ class RegisteredLocation(S3Policy):
     Attributes:
         layout: "sediment", or whose objects they are.
         read_only: None: only those of another layout.
+        mirror: the number of another location that has copies of all objects, under the same keys.
         topics: regular expressions, each of whole names of topics, whose segments are copied here.
         key_template, suffixes: of the layout "aiven": the plugin's ObjectKeyFactory.
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
@@ -85,6 +86,7 @@ class RegisteredLocation(S3Policy):
     secret_key_file: Path | None = None
     layout: Literal["sediment", "local-tiered-storage", "aiven"] = "sediment"
     read_only: bool | None = Field(default=None, strict=True)
+    mirror: int | None = Field(default=None, ge=1, le=MAX_LOCATION_ID, strict=True)
     topics: list[TopicPattern] = Field(default_factory=list, max_length=_MAX_PATTERNS)
     key_template: str = AIVEN_TEMPLATE
     suffixes: dict[str, Suffix] = Field(default_factory=dict)
@@ -237,6 +239,7 @@ def registered_locations(settings: RsmSettings) -> list[RegisteredLocation]:
     else:
         listed.insert(0, _of_settings(settings, {}))
     _require_unique_places(listed, what)
+    _require_mirrors(listed, settings.location_id, what)
     return listed
 
 
@@ -318,3 +321,24 @@ def _require_unique_places(locations: list[RegisteredLocation], what: str) -> No
             raise SystemExit(
                 f"{what}: locations {first} and {location.id} are the same place, {location}"
             )
+
+
+def _require_mirrors(listed: list[RegisteredLocation], current_id: int, what: str) -> None:
+    """Check that each mirror is a location of its own, in which only copies are."""
+    by_id = {each.id: each for each in listed}
+    mirrored: dict[int, int] = {}
+    for each in (each for each in listed if each.mirror is not None):
+        mirror = by_id.get(each.mirror or 0)
+        if mirror is None:
+            fault = "is not registered"
+        elif mirror.id in (each.id, current_id) or mirror.topics or mirror.mirror is not None:
+            fault = "must be another one, that is not written and has no mirror"
+        elif (mirror.layout, each.layout) != ("sediment", "sediment"):
+            fault = 'must have layout = "sediment", as the location that it mirrors'
+        elif mirror.prefix != each.prefix:
+            fault = f"has prefix {mirror.prefix!r}, must be {each.prefix!r}: the keys are the same"
+        elif mirrored.setdefault(mirror.id, each.id) != each.id:
+            fault = f"is the mirror of location {mirrored[mirror.id]}"
+        else:
+            continue
+        raise SystemExit(f"{what}: mirror of location {each.id}: location {each.mirror} {fault}")

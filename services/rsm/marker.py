@@ -147,7 +147,7 @@ def require_ours(location: Location, data: bytes, deployment_id: str) -> None:
             "use another bucket or prefix; if the deployment was only renamed, set "
             "RSM_DEPLOYMENT_ID to the one in the marker"
         )
-    elif found.location_id != location.location_id:
+    elif found.location_id not in (location.location_id, location.number_in_metadata):
         remedy = "set RSM_LOCATION_ID to the number in the marker, or use another prefix"
     else:
         return

@@ -152,7 +152,7 @@ class StoredSegmentObjects:
         require(is_manifest, "location.key", f"not a manifest: {location.key!r}")
         keys = keys_of_segment_with(location.key)
         manifest = found.read_manifest(keys, unsealed_too=True)
-        custom_metadata = manifest.custom_metadata(found.location_id).to_bytes()
+        custom_metadata = manifest.custom_metadata(found.number_in_metadata).to_bytes()
         return StoredManifest(
             metadata=replace(manifest.metadata, custom_metadata=custom_metadata),
             attempt=manifest.attempt,

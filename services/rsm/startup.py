@@ -59,6 +59,7 @@ class StartUp:
             for each in locations.written
         )
         self._current = current
+        self._locations = locations
         self._deployment_id = deployment_id
         self._now_s = now_s
         self._read_rules = read_rules
@@ -84,14 +85,23 @@ class StartUp:
     def rules(self) -> Sequence[StoreRule]:
         """Return what the stores do by themselves, as of the last hour; empty before a check.
 
-        Then follow the locations to which nothing is copied now.
+        Before them come the locations that do not answer, or to which nothing is copied now.
         """
         refused = [
             StoreRule(RuleLevel.CRITICAL, f"{location}: copies wait: {state.problem}")
             for location, state in self._matched.items()
             if self._is_started and state.problem
         ]
-        return [*self._rules, *refused]
+        away = [
+            StoreRule(
+                RuleLevel.CRITICAL,
+                f"{each} does not answer: reads are served by its mirror, copies and deletions "
+                f"wait: {each.mirrored.failover.error}",
+            )
+            for each in self._locations.all
+            if each.mirrored is not None and each.is_away
+        ]
+        return [*away, *refused, *self._rules]
 
     def check(self) -> None:
         """Check that the current location can be used; one request once this has passed.
@@ -108,10 +118,13 @@ class StartUp:
             self._current.require_marker()
             if not self._is_started:
                 self._require_unread_markers()
-                self._current.prepare()
-                self._is_started, self._problem = True, None
+                if not self._current.location.is_away:
+                    self._current.prepare()
+                    self._is_started = True
+                self._problem = None
             self._check_matched()
-            self._refresh_rules()
+            if not self._current.location.is_away:
+                self._refresh_rules()
         except RetriableRemoteStorageError:
             self._current.forget()
             raise

@@ -118,6 +118,7 @@ DECIDES = {
 RSM = "tests/contract/remote_storage_manager_contract.py"
 LISTS = "tests/contract/segment_objects_contract.py"
 PROBE = "tests/contract/test_rsm_locations_probe.py"
+MIRROR = "tests/unit/rsm/test_rsm_mirror.py"
 OVER_FILES = "tests/unit/rsm/test_rsm_over_files.py"
 _CLIENT, _SERVICER = "services.rpc.client.storage", "services.rsm.servicer"
 _READS, _MANAGER = "services.rlm.fetch.reads", "services.rsm.manager"
@@ -153,6 +154,10 @@ PASSES_ON = {
         _OF_UPLOADS
     ),
     Site("services.rsm.metrics", "MeasuredStorage.delete", "delete"): _OF_MANY,
+    Site("services.rsm.mirrored", "MirroredBackend.delete", "delete"): Proof(
+        _CALLED, f"{MIRROR}::test_a_deletion_deletes_both_and_waits_for_the_mirror"
+    ),
+    Site("services.rsm.mirrored", "MirroredBackend.abort_upload", "abort_upload"): _OF_UPLOADS,
     Site("services.rsm.metrics", "MeasuredStorage.abort_upload", "abort_upload"): _OF_UPLOADS,
 }
 """Each does for a caller what the caller decided."""
@@ -161,6 +166,14 @@ _COPY = "nothing: the same call wrote it, no manifest names it, and the copy fai
 _PROBED = "nothing: the same check wrote it, under a name that no segment's object has"
 
 OWN = {
+    Site("services.rsm.mirror_copy", "MirrorCopy._take_back", "delete"): Proof(
+        "nothing: the same run wrote it to the mirror, and the first has no such segment any more",
+        f"{MIRROR}::test_a_segment_that_is_deleted_meanwhile_is_taken_back",
+    ),
+    Site("services.rsm.mirror_copy", "MirrorCopy._copy", "abort_upload"): Proof(
+        "nothing: the same call wrote it, and it is not complete",
+        f"{MIRROR}::test_an_upload_to_the_mirror_that_fails_is_ended",
+    ),
     Site("services.rsm.copy", "SegmentCopier._remove", "clean_up"): Proof(
         _COPY, f"{OVER_FILES}::test_an_interrupted_copy_leaves_nothing"
     ),

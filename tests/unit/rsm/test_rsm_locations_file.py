@@ -154,6 +154,18 @@ def test_the_properties_become_headers_of_s3() -> None:
         (OLD + 'sse_kms_key_id = "x"', 'sse_kms_key_id and sse_kms_context go with sse = "aws:'),
         (OLD + KMS.replace('"a"', "1"), "location entry 1, sse_kms_context tier: "),
         (OLD + KMS.replace('"alias/tier"', '"a b"'), "location entry 1, sse_kms_key_id: "),
+        (OLD + "mirror = 9", "mirror of location 1: location 9 is not registered"),
+        (OLD + "mirror = 1", "location 1 must be another one, that is not written"),
+        (OLD + "mirror = 2", "location 2 must be another one, that is not written"),
+        (OLD + "mirror = 7" + FILES, "location 7 has prefix '', must be 'old/'"),
+        (
+            OLD + "mirror = 7\n" + FILES.replace('""', '"old/"') + 'layout = "aiven"',
+            'location 7 must have layout = "sediment"',
+        ),
+        (
+            OLD + "mirror = 7\n" + CURRENT + "mirror = 7\n" + FILES.replace('""', '"old/"'),
+            "mirror of location 2: location 7 has prefix 'old/'",
+        ),
         (OLD + 'topics = ["a["]', "location entry 1, topics entry 1: not a regular expression"),
         (OLD + 'topics = [""]', "location entry 1, topics entry 1: "),
         (OLD + 'topics = "a"', "location entry 1, topics: "),
