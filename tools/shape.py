@@ -26,7 +26,7 @@ BUDGETS = {
     "services/rpc": 6_070,
     "services/rsm": 10_300,
     "services/rlmm": 10_490,
-    "services/workflows": 5_060,
+    "services/workflows": 5_090,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
@@ -37,9 +37,9 @@ BUDGETS = {
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 86_900
+PRODUCT_LINES = 87_150
 PLUGIN_LINES = 6_260
-TOOLS_LINES = 3_720
+TOOLS_LINES = 3_750
 TEST_LINES = 128_500
 SETTINGS = 168
 RPCS = 71

@@ -134,7 +134,7 @@ class RunKind(Enum):
 
     RETENTION deletes what retention no longer keeps, REMOVAL marked partitions. RECONCILE compares
     objects with metadata, SCRUB reads all bytes. MAINTENANCE purges old rows. COPY copies segments
-    from one location to another.
+    from one location to another. REWRAP wraps data keys under another key.
     """
 
     RETENTION = "RETENTION"
@@ -143,6 +143,7 @@ class RunKind(Enum):
     SCRUB = "SCRUB"
     MAINTENANCE = "MAINTENANCE"
     COPY = "COPY"
+    REWRAP = "REWRAP"
 
 
 SWEEPS = (RunKind.RETENTION, RunKind.REMOVAL)

@@ -64,6 +64,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "reconcile": ("", "--delete --grace 2d"),
     "scrub": ("--rate 100MiB", "--part 3/28"),
     "verify": ("payments-0",),
+    "keys list": ("", "-o json"),
+    "keys rewrap": ("", "--from 2026-01"),
     "restore": (
         "payments-0 /var/lib/kafka/new",
         "payments-0 payments-1 /var/lib/kafka/new --as again",

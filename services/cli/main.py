@@ -57,6 +57,7 @@ GROUPS = {
         "scrub": ("reconcile", "Read stored segments and verify their checksums."),
         "verify": ("verify", "Read a partition's segments and verify their checksums."),
         "restore": ("restore", "Restore partitions from the tier into a broker's log directory."),
+        "keys": ("keys", "Show which keys of RSM's ring are in use, and rewrap data keys."),
         "db": ("db", "Create, check, maintain and rebuild the metadata database."),
     },
     "Run": {

@@ -156,6 +156,10 @@ class KeyRing:
         secret, _ = self._secrets.run((wrapped, use), lambda: self._unwrapped(wrapped, use, what))
         return DataKey(wrapped, secret)
 
+    def require_unwraps(self, wrapped: WrappedKey, use: KeyUse, what: str) -> None:
+        """Check that the provider unwraps a key, whatever is cached; raises as `data_key`."""
+        self._unwrapped(wrapped, use, what)
+
     def rewrapped(self, wrapped: WrappedKey, use: KeyUse, what: str) -> WrappedKey:
         """Wrap the same data key under the current key; raises as `data_key`."""
         return self._wrapped(self.data_key(wrapped, use, what).secret, use)

@@ -67,8 +67,11 @@ def _key_of(
     if seal is None:
         _require_named(manifest, location, custom)
         return SegmentKey(location.location_id, "")
-    problem = ""
+    problem, ring = "", location.ring
     try:
+        if ring is not None:
+            what = str(metadata.remote_log_segment_id)
+            ring.require_unwraps(seal.wrapped_key, ring.use_of(manifest.key_use), what)
         location.authenticate(manifest, document, seal)
     except (CorruptSegmentError, StoreAccessDeniedError) as e:
         problem = str(e)

@@ -15,6 +15,8 @@ from services.rsm.directory_keys import KEY_ID
 from services.rsm.keys import AlteredKeyError, RingStatus, UnknownKeyError, WrappedKey
 
 _TIMEOUT_S = 5
+_OF_A_KEY = ("not found", "disallowed by policy")
+"""What refusals of a key or its version say; others are of what was to be unwrapped."""
 _WRAPPED = re.compile(r"vault:v([1-9][0-9]{0,9}):[A-Za-z0-9+/=]+")
 
 
@@ -85,9 +87,9 @@ class VaultKeys:
         except InvalidPath:
             raise UnknownKeyError(f"{self._what}: there is none") from None
         except InvalidRequest as e:
-            if "message authentication failed" in str(e):
-                raise AlteredKeyError from None
-            raise UnknownKeyError(f"{self._what}: {e}") from None
+            if any(text in str(e) for text in _OF_A_KEY):
+                raise UnknownKeyError(f"{self._what}: {e}") from None
+            raise AlteredKeyError from None
         except (VaultError, OSError) as e:
             text = f"{self._what}: unreachable or not ready: {type(e).__name__}"
             raise RetriableRemoteStorageError(text) from None

@@ -55,6 +55,8 @@ def serving(settings: RsmSettings) -> Iterator[ServedRsm]:
         closing(build_manager(settings)) as manager,
         served(partial(add_rsm, manager), name) as (channel, address),
     ):
+        if settings.deployment_id:
+            manager.check()  # It serves nothing before that.
         yield ServedRsm(
             address,
             RemoteStorageManagerClient(channel, address),

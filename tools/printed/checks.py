@@ -393,7 +393,43 @@ _SELFTEST = fields(
     },
 )
 
+_KEYS = {
+    "current": text('The id of the key for new segments; "" if RSM has no ring.'),
+    "ring": list_of(text("The id of a key."), "The keys of the ring."),
+    "problem": text('What is wrong with the ring; "" if nothing.'),
+    "keys": list_of(
+        fields(
+            "A key that segments need.",
+            {
+                "location_id": integer("The number of the location."),
+                "key_id": text('Its id; "" for manifests without a seal.'),
+                "segments": integer("Segments that need it."),
+                "problem": text('Why the ring cannot unwrap it; "" if it can.'),
+            },
+        ),
+        "The keys in use, by location.",
+    ),
+    "gone": integer("Segments that were deleted meanwhile."),
+    "reasons": list_of(text("A reason."), "Why the first manifests failed."),
+}
+_KEYS_IN_USE = fields(
+    "Which keys segments need.", {**_KEYS, "unread": integer("Manifests that were not read.")}
+)
+_REWRAPPED = fields(
+    "What a rewrap did.",
+    {
+        **_KEYS,
+        "run_id": text("Names the run."),
+        "segments": integer("Segments that it went through."),
+        "changed": integer("Segments that were rewrapped, or sealed."),
+        "failed": integer("Segments that were not."),
+        "topics_before": integer("Topics that the run had done before it was cut short."),
+    },
+)
+
 DOCUMENTS = (
+    Document(("keys",), (_KEYS_IN_USE,)),
+    Document(("keys rewrap",), (_REWRAPPED,)),
     Document(("selftest",), (_SELFTEST,)),
     Document(("status",), (_STATUS,)),
     Document(("doctor",), (_DOCTOR,)),

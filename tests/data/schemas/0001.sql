@@ -254,7 +254,7 @@ CREATE TABLE tool_runs (
     CONSTRAINT pk_tool_runs PRIMARY KEY (scope, kind, parts, part),
     CONSTRAINT fk_tool_runs_topics FOREIGN KEY (topic_id) REFERENCES topics (topic_id),
     CONSTRAINT ck_tool_runs_kind CHECK (
-        kind IN ('RETENTION', 'REMOVAL', 'RECONCILE', 'SCRUB', 'MAINTENANCE', 'COPY')),
+        kind IN ('RETENTION', 'REMOVAL', 'RECONCILE', 'SCRUB', 'MAINTENANCE', 'COPY', 'REWRAP')),
     CONSTRAINT ck_tool_runs_part CHECK (part BETWEEN 1 AND parts AND parts <= 10000)
 );
 CREATE TABLE holds (

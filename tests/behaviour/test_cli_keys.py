@@ -1,0 +1,106 @@
+"""Test `sediment keys` over real services: a rotation under way, and the old key destroyed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import Files, a_segment, fetched, some_bytes
+from tests.harness.processes import RlmmProcess, serving_rlmm
+from tests.harness.served import ServedRsm, serving
+from tests.unit.rsm.test_rsm_keys import write_key
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    write_key(tmp_path / "keys", "old", current=True)
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def rsm(tmp_path: Path, keys: Path) -> Iterator[ServedRsm]:
+    (tmp_path / "store").mkdir()
+    file = tmp_path / "locations.toml"
+    file.write_text(f'[keys]\ndirectory = "{keys}"\n')
+    settings = RsmSettings.model_validate(
+        {
+            "backend": "filesystem",
+            "directory": tmp_path / "store",
+            "prefix": "tier/",
+            "location_id": 1,
+            "deployment_id": "here",
+            "locations_file": file,
+        }
+    )
+    with serving(settings) as made:
+        yield made
+
+
+@pytest.fixture
+def rlmm(database_url: str, rsm: ServedRsm) -> Iterator[RlmmProcess]:
+    with serving_rlmm(database_url) as made:
+        yield made.beside(SEDIMENT_RSM=rsm.address)
+
+
+TOPIC = a_segment().topic_id_partition.topic_id
+
+
+def shipped(
+    rsm: ServedRsm, rlmm: RlmmProcess, files: Files, start: int = 0
+) -> RemoteLogSegmentMetadata:
+    row = replace(
+        a_segment(topic_id=TOPIC),
+        start_offset=start,
+        end_offset=start + 9,
+        segment_leader_epochs=segment_leader_epochs([(0, start)]),
+        segment_size_in_bytes=len(files.log),
+    )
+    rlmm.client.add_remote_log_segment_metadata(row)
+    custom = rsm.client.copy_log_segment_data(row, files.data())
+    update = RemoteLogSegmentMetadataUpdate(
+        row.remote_log_segment_id, row.event_timestamp_ms, FINISHED, row.broker_id, custom
+    )
+    rlmm.client.update_remote_log_segment_metadata(update)
+    return replace(row, custom_metadata=custom, state=FINISHED)
+
+
+def test_a_rotation_leaves_all_readable_without_the_old_key(
+    rsm: ServedRsm, rlmm: RlmmProcess, keys: Path
+) -> None:
+    files = Files(some_bytes(10_000))
+    before = [shipped(rsm, rlmm, files, 10 * n) for n in range(3)]
+    write_key(keys, "new", current=True)
+    after = shipped(rsm, rlmm, files, 30)
+    [seen] = rlmm.answers("keys")
+    assert (seen["current"], seen["ring"]) == ("new", ["new", "old"])
+    assert {each["key_id"]: each["segments"] for each in seen["keys"]} == {"new": 1, "old": 3}
+    [done] = rlmm.answers("keys", "rewrap", "--from", "old")
+    assert (done["segments"], done["changed"], done["failed"]) == (3, 3, 0)
+    (keys / "old").unlink()
+    [seen] = rlmm.answers("keys")
+    assert [(each["key_id"], each["segments"]) for each in seen["keys"]] == [("new", 4)]
+    for each in (*before, after):
+        assert fetched(rsm.client, each) == files.log
+    [again] = rlmm.answers("keys", "rewrap")
+    assert (again["segments"], again["changed"]) == (4, 0)
+
+
+def test_a_key_that_is_missing_is_named(rsm: ServedRsm, rlmm: RlmmProcess, keys: Path) -> None:
+    shipped(rsm, rlmm, Files(some_bytes(10)))
+    write_key(keys, "new", current=True)
+    [done] = rlmm.answers("keys", "rewrap", "--from", "none-such")
+    assert done["changed"] == 0
+    (keys / "old").unlink()
+    answer = rlmm.sediment("keys")
+    assert answer.returncode == 1
+    assert "needs key 'old'" in " ".join(answer.stderr.split())
