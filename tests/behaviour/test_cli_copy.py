@@ -65,8 +65,11 @@ def test_segments_are_adopted_and_taken_along(
 
 
 def test_options_that_do_not_go_together_are_refused(rlmm: RlmmProcess, tmp_path: Path) -> None:
-    assert "give either --adopt or --to" in rlmm.refusal("copy")
-    assert "give either --adopt or --to" in rlmm.refusal("copy", "--adopt", "--to", tmp_path)
+    assert "give one of --adopt, --mirror and --to" in rlmm.refusal("copy")
+    assert "give one of --adopt, --mirror and --to" in rlmm.refusal(
+        "copy", "--adopt", "--to", tmp_path
+    )
+    assert "copies all topics" in rlmm.refusal("copy", "--mirror", "--topic", "orders")
     assert "there is no directory" in rlmm.refusal("copy", "--to", tmp_path / "none")
     assert "goes with --adopt" in rlmm.refusal("copy", "--to", tmp_path, "--delete-source", 7)
 

@@ -187,7 +187,7 @@ class SegmentObjectsContract:
     def test_the_longest_key_and_the_longest_id_of_an_upload_fit_into_tokens(self) -> None:
         self.copied(Files(b"log"))
         query, longest = ObjectQuery(), "a" * 1_024
-        token = seal(query, longest.encode())
+        token = seal(query, f"{longest}\n0".encode())
         assert self.objects.list_segment_objects(query, page_token=token).next_page_token == ""
         token = seal(("uploads", 0), f"{longest}\n{longest}".encode())
         assert self.objects.list_multipart_uploads(page_token=token).uploads == ()
