@@ -49,6 +49,7 @@ class _Transformed(RemoteStorageManagerContract):
         return lambda: [key for key in stored() if not key.endswith(".sediment")]
 
 
+@pytest.mark.deep
 class TestCompressedOverFilesystem(_Transformed):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> RsmSettings:
@@ -58,6 +59,7 @@ class TestCompressedOverFilesystem(_Transformed):
         return with_properties(plain, tmp_path, ZSTD)
 
 
+@pytest.mark.deep
 class TestCompressedOverS3(_Transformed):
     @pytest.fixture
     def settings(self, s3: S3Endpoint, tmp_path: Path) -> RsmSettings:
@@ -84,6 +86,7 @@ class TestEncryptedOverFilesystem(_Transformed):
         return encrypting(RsmSettings(**values, part_size_bytes=PART), tmp_path)  # type: ignore[arg-type]
 
 
+@pytest.mark.deep
 class TestCompressedAndEncryptedOverS3(_Transformed):
     @pytest.fixture
     def settings(self, s3: S3Endpoint, tmp_path: Path) -> RsmSettings:
