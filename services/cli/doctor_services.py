@@ -6,14 +6,27 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 
 from cryptography import x509
 
-from services.api.errors import DeletionRefusedError
+from services.api.errors import (
+    DeletionRefusedError,
+    NotServedError,
+    PermissionDeniedError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition
 from services.api.local_retention import LocalRetentionChange
 from services.api.offset_queries import OffsetService
 from services.api.remote_log_manager import CopyLag, Problem
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_partitions,
+    all_segments,
+)
+from services.api.segment_objects import SegmentKey
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import (
     LOCAL_RETENTION_OWNER,
     LocalRetentionOwner,
@@ -45,6 +58,7 @@ EXPIRES_SOON = timedelta(days=14)
 _CONNECT_TIMEOUT_S = 3.0
 _CONNECTIONS = 16
 _SHOWN = 3
+_SAMPLE = 100
 
 _NEXT_OF_UNREADY = {
     "rsm": "run `sediment store probe`, or read RSM's log",
@@ -72,6 +86,8 @@ def service_checks(call: Call, addresses: ServiceAddresses) -> list[Check]:
         only_rlm = ServiceAddresses(rlm=addresses.rlm)
         checks.append(Check("brokers", partial(_check_brokers, call, only_rlm)))
         checks.append(Check("readers", partial(_check_readers, call, only_rlm)))
+    if addresses.rsm and addresses.rlmm:
+        checks.append(Check("keys", partial(_check_keys, call)))
     if addresses.rlm and addresses.rlmm:
         checks.append(Check("local retention", partial(_check_local_retention, call)))
     return checks
@@ -282,6 +298,42 @@ def _judge_local_retention(
     text = f"topic {topic.name}: its brokers delete by themselves what may not be in the tier"
     again = f"sediment topics set {topic.name} {LOCAL_RETENTION_OWNER}=rlm"
     return Finding(name, Level.WARN, text, again)
+
+
+def _check_keys(call: Call) -> Iterator[Finding]:
+    """Unwrap data keys of a few segments, the first of each partition, by the ring of RSM."""
+    with call.tier_clients() as (_, objects, rlmm):
+        try:
+            ring = objects.rewrap_keys([], dry_run=True)
+            first = [
+                _first_finished(rlmm, each.topic_id_partition)
+                for each in islice(all_partitions(rlmm), _SAMPLE)
+            ]
+            sample = [each for each in first if each is not None]
+            seen = objects.rewrap_keys(sample, dry_run=True) if ring.current else ring
+        except (PermissionDeniedError, NotServedError) as e:
+            yield Finding("keys", Level.SKIP, str(e))
+            return
+    next_step = "see docs/run/security.md#keys-of-a-ring; `sediment keys` looks at all segments"
+    if ring.problem:
+        yield Finding("keys", Level.FAIL, ring.problem, next_step)
+    found = [each for each in seen.outcomes if isinstance(each, SegmentKey)]
+    for key_id, problem in {each.key_id: each.problem for each in found if each.problem}.items():
+        yield Finding("keys", Level.FAIL, f"key {key_id}: {problem}", next_step)
+    if ring.current and not ring.problem and not any(each.problem for each in found):
+        in_use = len({each.key_id for each in found if each.key_id})
+        text = f"{ring.current} is current; {counted(in_use, 'key')} of {len(found)} segments read"
+        yield Finding("keys", Level.OK, text)
+
+
+def _first_finished(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> RemoteLogSegmentMetadata | None:
+    segments = all_segments(rlmm, tp, states=[RemoteLogSegmentState.COPY_SEGMENT_FINISHED])
+    try:
+        return next((s for s in segments if s.custom_metadata is not None), None)
+    except RemoteResourceNotFoundError:  # It was removed meanwhile.
+        return None
 
 
 def unreachable(address: str) -> str:

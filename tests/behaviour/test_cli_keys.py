@@ -1,5 +1,6 @@
 """Test `sediment keys` over real services: a rotation under way, and the old key destroyed."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -104,3 +105,8 @@ def test_a_key_that_is_missing_is_named(rsm: ServedRsm, rlmm: RlmmProcess, keys:
     answer = rlmm.sediment("keys")
     assert answer.returncode == 1
     assert "needs key 'old'" in " ".join(answer.stderr.split())
+    found = rlmm.sediment("doctor", "-o", "json")
+    assert found.returncode == 2
+    [finding] = [e for e in json.loads(found.stdout)["findings"] if e["check"] == "keys"]
+    assert finding["level"] == "FAIL"
+    assert "key old: " in finding["text"]

@@ -55,7 +55,7 @@ COMMANDS_RUN = {
     "verified": f"{TP.topic} ",
     "reconcile": "ORPHAN_OBJECTS",
     "scrub": "verified",
-    "keys": "none: no seal",
+    "keys": "RSM has no ring",
     f"verify {TP.topic}-0": "damaged",
     "topics list": f"{TP.topic} ",
     f"topics show {TP.topic}": "retention.ms",
