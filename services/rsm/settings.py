@@ -97,8 +97,8 @@ class RsmSettings(DividedSettings):
     )
 
     backend: Annotated[str, AfterValidator(require_known)]
-    """Kind of object store: s3, filesystem, or what an installed package adds
-    (docs/run/object-locations.md)."""
+    """Kind of object store: s3, gcs, azure, filesystem, or what an installed package adds
+    (docs/run/stores.md)."""
     location_id: int = Field(default=1, ge=1, le=MAX_LOCATION_ID)
     """Number of this store in the custom metadata of segments. Never reuse it for another store."""
     locations_file: Path | None = None

@@ -158,6 +158,8 @@ PASSES_ON = {
         _CALLED, f"{MIRROR}::test_a_deletion_deletes_both_and_waits_for_the_mirror"
     ),
     Site("services.rsm.mirrored", "MirroredBackend.abort_upload", "abort_upload"): _OF_UPLOADS,
+    Site("services.rsm.backends.object_store", "ObjectStorage.delete", "delete"): _OF_MANY,
+    Site("services.rsm.backends.object_store", "ObjectStorage._delete_each", "delete"): _OF_MANY,
     Site("services.rsm.metrics", "MeasuredStorage.abort_upload", "abort_upload"): _OF_UPLOADS,
 }
 """Each does for a caller what the caller decided."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import StorageBackend
@@ -28,6 +28,8 @@ GROUP = "sediment.backends"
 # package takes their names.
 _BUILT_IN = {
     "s3": "services.rsm.backends.s3_kind:S3Kind",
+    "gcs": "services.rsm.backends.cloud_kinds:GcsKind",
+    "azure": "services.rsm.backends.cloud_kinds:AzureKind",
     "filesystem": "services.rsm.backends.filesystem:FilesystemKind",
 }
 
@@ -89,9 +91,9 @@ class StoreKind(Protocol):
         has_urls: presign returns URLs, so that RSM_DIRECT_READS makes sense.
     """
 
-    needs: Sequence[str] = ("bucket",)
-    options: Mapping[str, str] = {}
-    has_urls: bool = False
+    needs: ClassVar[Sequence[str]] = ("bucket",)
+    options: ClassVar[Mapping[str, str]] = {}
+    has_urls: ClassVar[bool] = False
 
     def place(self, entry: LocationEntry) -> tuple[str, ...]:
         """Return what distinguishes the location from all others of this kind of store."""

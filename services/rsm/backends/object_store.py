@@ -1,0 +1,332 @@
+"""Store objects in Google Cloud Storage or in Azure Blob Storage, by the library obstore."""
+
+import logging
+import secrets
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from threading import Condition, Lock
+from typing import TYPE_CHECKING
+
+import obstore
+from crc32c import crc32c
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import AzureStore, GCSStore
+
+from services.api.calls import current_call
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.rsm.backends.object_store_errors import store_errors, was_retried
+from services.rsm.backends.protocol import (
+    FIRST_CHUNK_BYTES,
+    MAX_SMALL_OBJECT_BYTES,
+    NoAnswerError,
+    Part,
+    SignedUrl,
+    StoredObject,
+    Upload,
+    UploadedPart,
+    read_chunks,
+    require_reaches,
+)
+
+if TYPE_CHECKING:
+    from obstore import BytesStream, ObjectMeta, UpdateVersion, WritableFile
+
+# Parts of one upload on their way, each a copy in the library's memory.
+_PARTS_IN_FLIGHT = 2
+_LOOK_EVERY_S = 0.1
+# Below every key of RSM, so that a list of it is empty.
+_NO_SUCH_FOLDER = "~no-such-folder"
+
+_log = logging.getLogger(__name__)
+
+
+class ObjectStorage:
+    """A StorageBackend in one bucket or container, which must exist.
+
+    The library writes the parts of an object in their order, and lists no unfinished uploads: those
+    of a process that was killed are left to the store's lifecycle. A request takes no longer than
+    the timeouts and retries of the store allow; it is not cut short if its client leaves.
+    """
+
+    def __init__(self, store: GCSStore | AzureStore, bucket: str, part_size_bytes: int) -> None:
+        """Use the bucket that `store` has; send no request yet.
+
+        Args:
+            bucket: names it in errors.
+        """
+        self._store = store
+        self._bucket = bucket
+        self._part_size_bytes = part_size_bytes
+        self._writers: dict[str, _PartsInOrder] = {}
+        self._lock = Lock()
+
+    def check_and_get(self, key: str) -> bytes:
+        return self.get(key)
+
+    def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
+        _require_crc(data, crc, self._named(key))
+        with store_errors(f"writing {self._named(key)}"):
+            obstore.put(self._store, key, data, use_multipart=False)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        what = f"writing {self._named(key)}"
+        try:
+            with store_errors(what):
+                obstore.put(self._store, key, data, mode="create")
+        except AlreadyExistsError as e:
+            if was_retried(e):
+                text = f"{what}: the key exists, perhaps from an earlier try"
+                raise RetriableRemoteStorageError(text) from NoAnswerError()
+            return False
+        return True
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> bool:
+        what = f"writing {self._named(key)}"
+        try:
+            with store_errors(what):
+                meta = obstore.head(self._store, key)
+            if (meta["e_tag"] or "").strip('"') != etag:
+                return False
+            with store_errors(what):
+                mode: UpdateVersion = {"e_tag": meta["e_tag"]}
+                if meta["version"] is not None:
+                    mode["version"] = meta["version"]
+                obstore.put(self._store, key, data, mode=mode)
+        except FileNotFoundError:
+            self.describe(key)  # Raises if it is the bucket that is missing.
+            return False
+        except PreconditionError as e:
+            if was_retried(e):
+                text = f"{what}: it has changed, perhaps by an earlier try"
+                raise RetriableRemoteStorageError(text) from NoAnswerError()
+            return False
+        return True
+
+    def begin_upload(self, key: str) -> Upload:
+        upload = Upload(key, secrets.token_hex(8))
+        file = obstore.open_writer(
+            self._store,
+            key,
+            buffer_size=self._part_size_bytes,
+            max_concurrency=_PARTS_IN_FLIGHT,
+        )
+        with self._lock:
+            self._writers[upload.upload_id] = _PartsInOrder(file)
+        return upload
+
+    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
+        what = f"writing part {part.number} of {self._named(upload.key)}"
+        crc = _require_crc(part.data, part.crc, what)
+        with self._lock:
+            writer = self._writers.get(upload.upload_id)
+        if writer is None:
+            raise RetriableRemoteStorageError(f"{what}: the upload has ended")
+        with store_errors(what):
+            writer.write(part, what)
+        return UploadedPart(part.number, "", crc)
+
+    def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
+        del parts  # They were written in their order.
+        what = f"completing {self._named(upload.key)}"
+        with self._lock:
+            writer = self._writers.pop(upload.upload_id, None)
+        if writer is None:
+            raise RetriableRemoteStorageError(f"{what}: the upload has ended")
+        with store_errors(what):
+            writer.file.close()
+
+    def abort_upload(self, upload: Upload) -> None:
+        with self._lock:
+            writer = self._writers.pop(upload.upload_id, None)
+        if writer is not None:
+            with store_errors(f"ending the upload of {self._named(upload.key)}"):
+                writer.abort()
+
+    def get(self, key: str) -> bytes:
+        what = f"reading {self._named(key)}"
+        with self._found(what), store_errors(what):
+            result = obstore.get(self._store, key)
+            if result.meta["size"] > MAX_SMALL_OBJECT_BYTES:
+                raise CorruptSegmentError(f"{what}: over {MAX_SMALL_OBJECT_BYTES} bytes")
+            return bytes(result.bytes())
+
+    def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
+        what = f"reading {self._named(key)} from {start} to {end}"
+        with self._found(what), store_errors(what):
+            result = obstore.get(self._store, key, options={"range": (start, end + 1)})
+        require_reaches(end, result.meta["size"], what)
+        if result.range != (start, end + 1):
+            raise RemoteStorageError(f"{what}: the store sent {result.range}")
+        body = _Body(result.stream(min_chunk_size=FIRST_CHUNK_BYTES), what)
+        yield from read_chunks(body.read, end - start + 1, what)
+
+    def presign(self, key: str, valid_s: int) -> SignedUrl | None:
+        try:
+            url = obstore.sign(self._store, "GET", key, timedelta(seconds=valid_s))
+        except (BaseError, OSError) as e:
+            # Of an access token, for example, nothing can be signed.
+            _log.info("no URL of %s: %s", self._named(key), type(e).__name__)
+            return None
+        return SignedUrl(url, valid_s)
+
+    def list_objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        folder = prefix.rpartition("/")[0] or None
+        # The library lists whole folders. Begin just before the first key wanted.
+        before = f"{prefix[:-1]}{chr(ord(prefix[-1]) - 1)}~" if prefix else ""
+        stream = obstore.list(
+            self._store, folder, offset=max(before, after) or None, chunk_size=1000
+        )
+        while True:
+            with store_errors(f"listing {self._named(prefix)}"):
+                page = next(stream, ())
+            if not page:
+                return
+            for meta in page:
+                # Some stores begin with the first key of the folder all the same.
+                if meta["path"].startswith(prefix) and meta["path"] > after:
+                    yield _stored(meta)
+                elif meta["path"] > prefix and not meta["path"].startswith(prefix):
+                    return
+
+    def describe(self, key: str) -> StoredObject | None:
+        what = f"describing {self._named(key)}"
+        try:
+            with self._found(what), store_errors(what):
+                return _stored(obstore.head(self._store, key))
+        except RemoteResourceNotFoundError:
+            return None
+
+    def list_uploads(self, prefix: str) -> Iterator[Upload]:
+        """Yield nothing: the library cannot list them (StorageBackend.list_uploads)."""
+        return iter(())
+
+    def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        try:
+            with store_errors(f"deleting from {self._named('')}"):
+                obstore.delete(self._store, keys)
+        except FileNotFoundError:
+            # The others may be deleted or not; only single requests tell.
+            return self._delete_each(keys)
+        except RemoteStorageError as e:
+            return dict.fromkeys(keys, e)
+        return {}
+
+    def _delete_each(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        failures: dict[str, RemoteStorageError] = {}
+        for key in keys:
+            what = f"deleting {self._named(key)}"
+            try:
+                with self._found(what), store_errors(what):
+                    obstore.delete(self._store, key)
+            except RemoteResourceNotFoundError:
+                continue
+            except RemoteStorageError as e:
+                failures[key] = e
+        return failures
+
+    @contextmanager
+    def _found(self, what: str) -> Iterator[None]:
+        """Translate the library's error for a missing object, if the bucket is there."""
+        try:
+            yield
+        except FileNotFoundError as e:
+            # For some requests a missing bucket has the same answer. A list always says so.
+            with store_errors(what):
+                next(obstore.list(self._store, _NO_SUCH_FOLDER, chunk_size=1), None)
+            raise RemoteResourceNotFoundError(f"{what}: there is no such object") from e
+
+    def _named(self, key: str) -> str:
+        return f"{key} of bucket {self._bucket!r}" if key else f"bucket {self._bucket!r}"
+
+
+class _PartsInOrder:
+    """Writes the parts of one object in the order of their numbers, whoever brings them."""
+
+    def __init__(self, file: "WritableFile") -> None:
+        self.file = file
+        self._turns = Condition()
+        self._next = 1
+        self._failed = False
+
+    def write(self, part: Part, what: str) -> None:
+        """Wait for the parts before this one, and write it.
+
+        Raises:
+            RetriableRemoteStorageError: a part before it failed, or the caller has left.
+        """
+        with self._turns:
+            while self._next != part.number and not self._failed:
+                # The part before may have been given up before it came here.
+                if not current_call().is_active():
+                    self._failed = True
+                    break
+                self._turns.wait(_LOOK_EVERY_S)
+            if self._failed:
+                raise RetriableRemoteStorageError(f"{what}: a part before it was not written")
+        try:
+            # A copy: the library sends it later, when the caller fills its buffer again.
+            self.file.write(bytes(part.data))
+        except BaseException:
+            self._end_turn(failed=True)
+            raise
+        self._end_turn(failed=False)
+
+    def abort(self) -> None:
+        """End the upload, which the library does if the file's block is left by an error."""
+        with suppress(_Aborted), self.file:
+            raise _Aborted
+
+    def _end_turn(self, *, failed: bool) -> None:
+        with self._turns:
+            self._failed |= failed
+            self._next += 1
+            self._turns.notify_all()
+
+
+class _Aborted(Exception):
+    """Leaves the block of a file that must not become an object."""
+
+
+class _Body:
+    """The body of an answer, in pieces of any size."""
+
+    def __init__(self, pieces: "BytesStream", what: str) -> None:
+        self._pieces = pieces
+        self._what = what
+        self._left = memoryview(b"")
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return `size_bytes` bytes, or fewer at the end of the body."""
+        chunks, missing = list[memoryview](), size_bytes
+        while missing:
+            if not self._left:
+                with store_errors(self._what):
+                    piece = next(self._pieces, b"")
+                if not piece:
+                    break
+                self._left = memoryview(piece)
+            chunks.append(self._left[:missing])
+            self._left = self._left[missing:]
+            missing -= len(chunks[-1])
+        return b"".join(chunks)
+
+
+def _stored(meta: "ObjectMeta") -> StoredObject:
+    etag = (meta["e_tag"] or "").strip('"')
+    return StoredObject(
+        meta["path"], meta["size"], etag, int(meta["last_modified"].timestamp() * 1000)
+    )
+
+
+def _require_crc(data: bytes | memoryview, crc: int | None, what: str) -> int:
+    """Return the crc32c of `data`; raise RetriableRemoteStorageError if it is not `crc`."""
+    found = crc32c(data)
+    if crc not in (None, found):
+        raise RetriableRemoteStorageError(f"writing {what}: crc32c is {found:08x}, not {crc:08x}")
+    return found

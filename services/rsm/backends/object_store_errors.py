@@ -1,0 +1,104 @@
+"""Translate the errors of the library obstore, which tells an answer's status in words only."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StoreAccessDeniedError,
+    StoreNotFoundError,
+)
+from services.rsm.backends.protocol import NoAnswerError
+from services.rsm.deadline import require_wanted
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>|\(code: (\d{3})\)")
+_RETRIED = re.compile(r"after [1-9]\d* retries")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_RETRIABLE_CODES = frozenset(
+    {
+        *("ContainerBeingDeleted", "InternalError", "OperationTimedOut", "ServerBusy"),
+        # The upload was ended by the store's lifecycle: a new one may complete.
+        *("NoSuchUpload", "InvalidBlockList", "InvalidPart"),
+    }
+)
+_RETRIABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 507})
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """Translate errors raised inside; `what` names the operation and its object.
+
+    Passed on are FileNotFoundError, since only the request knows whether the bucket is missing, and
+    AlreadyExistsError. No text of the library goes into a message: it may contain a signature.
+    """
+    require_wanted()
+    try:
+        yield
+    except (AlreadyExistsError, PreconditionError):
+        raise
+    except FileNotFoundError as e:
+        if any(code in str(e) for code in _NO_BUCKET):
+            raise _error_for(str(e), what) from e
+        raise
+    except (PermissionDeniedError, UnauthenticatedError, BaseError, OSError) as e:
+        text = str(e)
+        error = _error_for(text, what)
+        if _STATUS.search(text) is None:
+            raise error from _no_answer(e)
+        raise error from e
+
+
+def was_retried(error: BaseException) -> bool:
+    """Return whether the library sent the request more than once."""
+    return _RETRIED.search(str(error)) is not None
+
+
+def _no_answer(error: BaseException) -> NoAnswerError:
+    no_answer = NoAnswerError()
+    no_answer.__cause__ = error
+    return no_answer
+
+
+def _error_for(text: str, what: str) -> RemoteStorageError:
+    found = _STATUS.search(text)
+    named = _CODE.search(text)
+    code = (named[1] or named[2]) if named else ""
+    status = int(found[1]) if found else 0
+    is_token = "token request" in text or "signing" in text
+    if code in _NO_BUCKET:
+        return StoreNotFoundError(
+            f"{what}: the object store answered {code}; create the bucket or container, or correct "
+            "RSM_BUCKET"
+        )
+    if is_token and status // 100 != 5:
+        who = "the service that gives access tokens"
+        if not status:
+            return RetriableRemoteStorageError(f"{what}: {who} cannot be reached")
+        return StoreAccessDeniedError(f"{what}: {who} answered {status}; correct the credentials")
+    if not status:
+        return RetriableRemoteStorageError(f"{what}: no answer from the object store")
+    answer = f"{what}: the object store answered {status} {code}".rstrip()
+    if status in (401, 403):
+        return StoreAccessDeniedError(
+            f"{answer}; correct the credentials, or what they are allowed to do"
+        )
+    if status == 416:
+        return CorruptSegmentError(answer)
+    if status == 404:
+        return StoreNotFoundError(f"{answer}; create the bucket, or correct RSM_BUCKET")
+    # An intermediary's redirect is no answer of the store.
+    if status in _RETRIABLE_STATUSES or code in _RETRIABLE_CODES or status // 100 == 3:
+        return RetriableRemoteStorageError(answer)
+    return RemoteStorageError(answer)

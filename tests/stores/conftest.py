@@ -1,0 +1,46 @@
+"""One store of the kind that TEST_STORE names, for all tests here."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import MIB
+from tests.harness.emulators import EMULATORS, StoreEmulator
+
+BUCKET = "segments"
+StoreSettings = Callable[..., RsmSettings]
+
+
+@pytest.fixture(scope="session")
+def emulator(server_directory: Path) -> Iterator[StoreEmulator]:
+    kind = os.environ.get("TEST_STORE", "")
+    if kind not in EMULATORS:
+        pytest.fail(f"TEST_STORE is {kind!r}: must be one of {', '.join(EMULATORS)}")
+    with EMULATORS[kind](server_directory / kind) as running:
+        running.ensure_bucket(BUCKET)
+        yield running
+
+
+@pytest.fixture
+def store_settings(emulator: StoreEmulator, tmp_path: Path) -> StoreSettings:
+    """Make settings for one empty prefix, without retries."""
+    prefix = f"{secrets.token_hex(8)}/"
+
+    def make(address: str | None = None, bucket: str = BUCKET, **changes: Any) -> RsmSettings:
+        registry = tmp_path / f"locations-{secrets.token_hex(4)}.toml"
+        named = emulator.rsm_settings(bucket, prefix, registry, address)
+        values = {name.removeprefix("RSM_").lower(): value for name, value in named.items()}
+        fixed = {"part_size_bytes": 5 * MIB, "retries": 0, "read_timeout_ms": 60_000}
+        return RsmSettings.model_validate({**values, **fixed, **changes})
+
+    return make
+
+
+@pytest.fixture
+def settings(store_settings: StoreSettings) -> RsmSettings:
+    return store_settings()
