@@ -423,7 +423,7 @@ def _wrong_size(
 ) -> Problem | None:
     """Compare the sizes of a finished segment's log and indexes with its metadata.
 
-    Only a manifest has the sizes of transformed objects: scrub compares them.
+    Only a manifest has the sizes of transformed objects: rebuild compares them, scrub reads all.
     """
     is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     if not is_finished or is_transformed(row.custom_metadata):

@@ -75,6 +75,17 @@ _ACCESS_CODES = frozenset(
     }
 )
 
+_ADVICE = {
+    "RequestTimeTooSkewed": "set the clock of this host, or the store's",
+    "InvalidPart": "a part is missing, or the store answered a wrong ETag for it",
+    "InvalidObjectState": "the object is archived: restore it in the store (RestoreObject), and "
+    "exempt this prefix from the lifecycle rule that archives",
+    "InvalidStorageClass": "correct storage_class of the location, or remove it",
+    "KMS.DisabledException": "enable the key that sse_kms_key_id of the location names",
+    "KMS.NotFoundException": "correct sse_kms_key_id of the location",
+}
+"""What to do next, by the code of the answer."""
+
 # 499: the store takes the client for gone, for example if a request's body ended early.
 _RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
 
@@ -202,10 +213,10 @@ class RequestTimeout(Timeout):
 def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
     """Return the error for a response of the store; `what` names the operation and its object."""
     text = f"{what}: the object store answered {status} {code}"
-    if code == "RequestTimeTooSkewed":
-        text += "; set the clock of this host, or the store's"
-    if code == "InvalidPart":
-        text += "; a part is missing, or the store answered a wrong ETag for it"
+    if code in _ADVICE:
+        text += f"; {_ADVICE[code]}"
+    if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        text += "; correct the proxy_credentials_file of the location"
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return BodyTooLargeError(
             f"{text}: a proxy before the store refuses this size; raise its limit above "
@@ -218,7 +229,7 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
     if code in _ACCESS_CODES or (code is None and status in (401, 403)):
         return StoreAccessDeniedError(
             f"{text}; correct the keys that RSM_CREDENTIALS names, or what the bucket's policy "
-            "allows them"
+            "allows them; if it demands encryption, set sse of the location"
         )
     if code == "InvalidRange" or status == 416:
         # Only ranges within what was written are requested: bytes have been lost.

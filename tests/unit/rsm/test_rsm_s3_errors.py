@@ -63,6 +63,21 @@ def test_an_answer_is_described_by_code_and_status(
     assert type(error_for(code, status, "PUT a/key")) is error
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "advice"),
+    [
+        ("InvalidObjectState", 403, "the object is archived: restore it in the store"),
+        ("InvalidStorageClass", 400, "correct storage_class of the location"),
+        ("KMS.NotFoundException", 400, "correct sse_kms_key_id of the location"),
+        ("KMS.DisabledException", 400, "enable the key that sse_kms_key_id"),
+        ("AccessDenied", 403, "if it demands encryption, set sse of the location"),
+        (None, 407, "correct the proxy_credentials_file of the location"),
+    ],
+)
+def test_an_error_says_what_to_do_next(code: str | None, status: int, advice: str) -> None:
+    assert advice in str(error_for(code, status, "PUT a/key"))
+
+
 def test_request_refused_by_the_sdk_keeps_its_message() -> None:
     with (
         pytest.raises(RetriableRemoteStorageError, match=r"listing tier/: .*invalid bucket name"),
