@@ -94,6 +94,7 @@ def test_of_two_imports_at_once_one_is_refused(rlmm: OwnRlmm, source: SourceInMe
     assert len(list(all_segments(rlmm, source.tp))) == 2
 
 
+@pytest.mark.deep
 def test_what_is_too_large_for_one_transaction_comes_in_pieces(
     rlmm: OwnRlmm, source: SourceInMemory
 ) -> None:

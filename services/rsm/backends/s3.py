@@ -32,6 +32,7 @@ from services.rsm.backends.protocol import (
     UploadedPart,
 )
 from services.rsm.backends.s3_http import S3Target, SignedRequests
+from services.rsm.backends.s3_policy import SSE
 from services.rsm.backends.s3_responses import (
     checksum,
     code_of,
@@ -83,7 +84,7 @@ class S3Storage:
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
         crc = crc32c(data) if crc is None else crc
         response = self.requests.request("PUT", key, body=data, headers=self._headers(crc))
-        require_put(response, crc, f"{self.target.named(key)} ({len(data):,} bytes)")
+        self._require_put(response, crc, f"{self.target.named(key)} ({len(data):,} bytes)")
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         if self._honours_if_none_match is None and not self.detect_if_none_match():
@@ -108,7 +109,7 @@ class S3Storage:
                 return False
             text = f"PUT {self.target.named(key)}: the key exists, perhaps from an earlier try"
             raise RetriableRemoteStorageError(text) from NoAnswerError()
-        require_put(response, crc32c(data), self.target.named(key))
+        self._require_put(response, crc32c(data), self.target.named(key))
         return True
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> bool:
@@ -127,7 +128,7 @@ class S3Storage:
         if response.status == HTTPStatus.NOT_IMPLEMENTED:
             self.put(key, data, crc)
             return True
-        require_put(response, crc, what)
+        self._require_put(response, crc, what)
         return True
 
     def begin_upload(self, key: str) -> Upload:
@@ -138,8 +139,9 @@ class S3Storage:
             headers={**self.target.write_headers, "x-amz-checksum-algorithm": "CRC32C"},
             retries=self.requests.post_retries,
         )
-        what = f"POST {self.target.named(key)}"
+        what = f"POST {self.target.named(key)}{self._asked()}"
         result = parsed(response, "InitiateMultipartUploadResult", what)
+        self._require_encrypted(response, what)
         return Upload(key, text_of(result, "UploadId"))
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
@@ -364,6 +366,24 @@ class S3Storage:
     def _request_if_none_match(self, key: str, data: bytes) -> BaseHTTPResponse:
         headers = {"If-None-Match": "*", **self._headers(crc32c(data))}
         return self.requests.request("PUT", key, body=data, headers=headers)
+
+    def _require_put(self, response: BaseHTTPResponse, crc: int, name: str) -> None:
+        require_put(response, crc, f"{name}{self._asked()}")
+        self._require_encrypted(response, f"PUT {name}")
+
+    def _asked(self) -> str:
+        """Name the headers of the location's properties, which the store may have refused."""
+        names = ", ".join(self.target.write_headers)
+        return f" with {names}" if names else ""
+
+    def _require_encrypted(self, response: BaseHTTPResponse, what: str) -> None:
+        """Check that the store has not ignored the encryption that the location asks for."""
+        wanted, answered = self.target.write_headers.get(SSE), response.headers.get(SSE)
+        if wanted and answered != wanted:
+            raise RemoteStorageError(
+                f"{what}: sse of the location is {wanted!r}, the store's answer has "
+                f"{answered or 'none'}; remove sse, or use a store that encrypts"
+            )
 
     def _headers(self, crc: int) -> dict[str, str]:
         """Return the headers of a PUT of a whole object."""
