@@ -22,6 +22,9 @@ from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsC
 from tests.harness.local_servers import free_ports
 from tests.stores.conftest import StoreSettings
 
+# A budget of CPU time is for the quick tests; these have targets of their own.
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture
 def manager(settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:

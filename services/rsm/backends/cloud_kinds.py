@@ -148,11 +148,7 @@ def _retries(opening: Opening) -> "RetryConfig":
     return {
         "max_retries": settings.retries,
         "retry_timeout": timedelta(milliseconds=most_ms),
-        "backoff": {
-            "init_backoff": timedelta(milliseconds=200),
-            "max_backoff": timedelta(seconds=2),
-            "base": 2,
-        },
+        "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=2)},
     }
 
 

@@ -4,13 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -52,12 +46,9 @@ def store_errors(what: str) -> Iterator[None]:
         if any(code in str(e) for code in _NO_BUCKET):
             raise _error_for(str(e), what) from e
         raise
-    except (PermissionDeniedError, UnauthenticatedError, BaseError, OSError) as e:
-        text = str(e)
-        error = _error_for(text, what)
-        if _STATUS.search(text) is None:
-            raise error from _no_answer(e)
-        raise error from e
+    except (BaseError, OSError) as e:
+        was_answered = _STATUS.search(str(e)) is not None
+        raise _error_for(str(e), what) from (e if was_answered else _no_answer(e))
 
 
 def was_retried(error: BaseException) -> bool:
