@@ -24,7 +24,7 @@ BUDGETS = {
     "services/api": 6_570,
     "services/common": 2_150,
     "services/rpc": 6_070,
-    "services/rsm": 10_920,
+    "services/rsm": 10_940,
     "services/rlmm": 10_490,
     "services/workflows": 5_090,
     "services/rlm": 20_650,
@@ -37,7 +37,7 @@ BUDGETS = {
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 87_770
+PRODUCT_LINES = 87_790
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_750
 TEST_LINES = 128_500
