@@ -359,9 +359,10 @@ class TestOverAStoreThatFails:
     ) -> None:
         tier.fill(tp, 5)
         with self.behind(proxy, settings, tier) as scrubber:
-            # After all of the first and the second's manifest: its log, and the third's manifest.
+            # After all of the first and the second's manifest: its log, which RSM reads beside the
+            # manifest to verify it with, and the third's manifest.
             skip = 1 + READS_OF_A_SEGMENT + 1
-            proxy.faults.add(Answer(503), operation="GetObject", skip=skip, times=2)
+            proxy.faults.add(Answer(503), operation="GetObject", skip=skip, times=3)
             done = scrubber.once()
             assert counts(done) == (5, 3, 0, 2, 0)
             assert (done.is_complete, done.is_cut_short) == (False, False)

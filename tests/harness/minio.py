@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from tests.harness.jars import run_to_end
 
 _PROBE_TIMEOUT_S = 5.0
 _ACCESS_KEY = "sediment"
-KMS_KEY_ID = "sediment-tests"
 
 
 class MinioServer(ServerProcess):
@@ -70,8 +68,6 @@ class MinioServer(ServerProcess):
             "MINIO_ROOT_PASSWORD": self._secret_key,
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
-            # A key of MinIO's own, so that it encrypts what asks for it.
-            "MINIO_KMS_SECRET_KEY": f"{KMS_KEY_ID}:{b64encode(bytes(32)).decode('ascii')}",
             "MINIO_CI_CD": "on",  # the drive may be a folder of the root file system
         }
         return ChildProcess("minio", argv, self._directory, environment)
