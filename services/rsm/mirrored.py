@@ -27,7 +27,9 @@ FAILS_FOR_S = 10.0
 """How long a store must have answered with nothing but errors before its mirror is read."""
 
 _TRY_S = 2.0
-"""How long the readiness check waits for a store that is away."""
+"""How long a store that is away is waited for."""
+_TRY_AGAIN_S = 5.0
+"""How long after its last error a store that is away is asked again by a read."""
 
 MIRROR_READS = Counter(
     "sediment_rsm_mirror_reads",
@@ -40,14 +42,15 @@ _log = logging.getLogger(__name__)
 class Failover:
     """Know whether a store is away: it has answered with nothing but errors for FAILS_FOR_S.
 
-    Any answer ends that. The readiness check asks once a second, so no reader need try.
-    Thread-safe: each attribute is replaced as a whole.
+    Any answer ends that. The readiness check asks the current location once a second; another one
+    is asked by a read if nothing else has. Thread-safe: each attribute is replaced as a whole.
     """
 
     def __init__(self, place: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._place = place
         self._now_s = now_s
         self._failing_since_s: float | None = None
+        self._asked_at_s = 0.0
         self.error: RemoteStorageError | None = None
         self.is_away = False
 
@@ -63,11 +66,19 @@ class Failover:
             self.succeeded()
             return
         self.error, since_s = error, self._failing_since_s
+        self._asked_at_s = self._now_s()
         if since_s is None:
             self._failing_since_s = self._now_s()
         elif not self.is_away and self._now_s() - since_s >= FAILS_FOR_S:
             self.is_away = True
             _log.error("%s does not answer, its mirror is read: %s", self._place, error)
+
+    def asks_again(self) -> bool:
+        """Return whether the caller is to ask the store, which is away: one of many, each time."""
+        if not self.is_away or self._now_s() < self._asked_at_s + _TRY_AGAIN_S:
+            return False
+        self._asked_at_s = self._now_s()
+        return True
 
 
 class MirroredBackend:
@@ -88,7 +99,9 @@ class MirroredBackend:
 
     def check_and_get(self, key: str) -> bytes:
         if not self.failover.is_away:
-            return self._read(lambda: self.first.check_and_get(key), lambda: self.mirror.get(key))
+            return self._read(
+                key, lambda: self.first.check_and_get(key), lambda: self.mirror.get(key)
+            )
         try:
             with at_most(_TRY_S):
                 data = self.first.check_and_get(key)
@@ -101,11 +114,11 @@ class MirroredBackend:
         return data
 
     def get(self, key: str) -> bytes:
-        return self._read(lambda: self.first.get(key), lambda: self.mirror.get(key))
+        return self._read(key, lambda: self.first.get(key), lambda: self.mirror.get(key))
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         position = start
-        if not self.failover.is_away:
+        if not self._is_away(key):
             try:
                 for chunk in self.first.fetch(key, start, end):
                     self.failover.succeeded()
@@ -160,8 +173,22 @@ class MirroredBackend:
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         return self.first.list_uploads(prefix)
 
-    def _read(self, of_first: Callable[[], bytes], of_mirror: Callable[[], bytes]) -> bytes:
-        if not self.failover.is_away:
+    def _is_away(self, key: str) -> bool:
+        """Return whether to read the mirror; if it is time, ask the first for a byte before."""
+        if self.failover.asks_again():
+            try:
+                with at_most(_TRY_S):
+                    b"".join(self.first.fetch(key, 0, 0))
+            except RemoteStorageError as e:
+                self.failover.failed(e)
+            else:
+                self.failover.succeeded()
+        return self.failover.is_away
+
+    def _read(
+        self, key: str, of_first: Callable[[], bytes], of_mirror: Callable[[], bytes]
+    ) -> bytes:
+        if not self._is_away(key):
             try:
                 data = of_first()
             except RemoteStorageError as e:

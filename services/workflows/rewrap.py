@@ -1,8 +1,9 @@
 """Rewrap the data keys of all segments that RLMM knows, or count which keys they use."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -11,6 +12,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
+from services.api.ids import TopicIdPartition
 from services.api.imported_segments import is_imported
 from services.api.operations import RunCounts, RunKind, RunOutcome, ToolRun
 from services.api.remote_log_metadata_manager import (
@@ -88,8 +90,8 @@ class KeyRun:
     def look(self) -> Rewrapped:
         """Count the keys in use, and unwrap each data key; change nothing."""
         done = Rewrapped(self.objects.rewrap_keys([], dry_run=True))
-        for topic_id in self._topics():
-            self._go_through(topic_id, done, self._seen)
+        for partitions in self._topics().values():
+            self._go_through(partitions, done, self._seen)
         return done
 
     def rewrap(self) -> Rewrapped:
@@ -100,22 +102,32 @@ class KeyRun:
         """
         done = Rewrapped(self.objects.rewrap_keys([]))
         done.run_id, before = self._unfinished(done.ring.current)
-        for topic_id in self._topics():
+        for topic_id, partitions in self._topics().items():
             if topic_id in before:
                 done.topics_before += 1
                 continue
             of_topic = Rewrapped(done.ring)
-            self._go_through(topic_id, of_topic, self._changed, done)
+            self._go_through(partitions, of_topic, self._changed, done)
             self._record(done.run_id, topic_id, of_topic)
         self._record(done.run_id, None, done)
         return done
 
-    def _topics(self) -> list[UUID]:
-        known = {each.topic_id_partition.topic_id for each in all_partitions(self.rlmm)}
-        return sorted(known & self.topic_ids if self.topic_ids else known)
+    def _topics(self) -> Mapping[UUID, Sequence[TopicIdPartition]]:
+        """Return the partitions of each topic, in order of topic ids."""
+        found: dict[UUID, list[TopicIdPartition]] = {}
+        for each in all_partitions(self.rlmm):
+            tp = each.topic_id_partition
+            if not self.topic_ids or tp.topic_id in self.topic_ids:
+                found.setdefault(tp.topic_id, []).append(tp)
+        return dict(sorted(found.items()))
 
     def _unfinished(self, current: str) -> tuple[str, set[UUID]]:
-        """Return the run to continue, or a new one, and the topics that it has done."""
+        """Return the run to continue, or a new one, and the topics that it has done.
+
+        A run over some topics is never continued, and is none that one over all goes on with.
+        """
+        if self.topic_ids:
+            return f"{uuid4().hex} {self._scope()} {current}, some topics", set()
         runs = [each for each in all_tool_runs(self.rlmm) if each.kind is RunKind.REWRAP]
         ended = {each.run_id for each in runs if each.counts.topic_id is None}
         scope = f"{self._scope()} {current}"
@@ -143,30 +155,18 @@ class KeyRun:
 
     def _go_through(
         self,
-        topic_id: UUID,
+        partitions: Sequence[TopicIdPartition],
         done: Rewrapped,
         work: "Callable[[Sequence[RemoteLogSegmentMetadata]], _Outcomes]",
         total: Rewrapped | None = None,
     ) -> None:
         with ThreadPoolExecutor(self.parallel, "keys") as pool:
-            for group in batches(self._segments(topic_id), self.parallel * _BATCH):
+            for group in batches(_segments(self.rlmm, partitions), self.parallel * _BATCH):
                 for outcomes in pool.map(work, batches(group, _BATCH)):
                     for segment, outcome in outcomes:
                         for each in (done,) if total is None else (done, total):
                             each.count(segment, outcome)
                 self.on_progress(total or done)
-
-    def _segments(self, topic_id: UUID) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield the finished segments that have a copy of RSM's own."""
-        for summary in all_partitions(self.rlmm):
-            if summary.topic_id_partition.topic_id != topic_id:
-                continue
-            try:
-                for each in all_segments(self.rlmm, summary.topic_id_partition, states=[_FINISHED]):
-                    if each.custom_metadata and not is_imported(each.custom_metadata):
-                        yield each
-            except RemoteResourceNotFoundError:
-                pass  # The partition was removed meanwhile.
 
     def _seen(self, segments: Sequence[RemoteLogSegmentMetadata]) -> "_Outcomes":
         outcomes = self.objects.rewrap_keys(segments, dry_run=True).outcomes
@@ -189,6 +189,18 @@ class KeyRun:
         if not segments:
             return []
         return list(zip(segments, self.objects.rewrap_keys(segments).outcomes, strict=True))
+
+
+def _segments(
+    rlmm: RemoteLogMetadataManager, partitions: Iterable[TopicIdPartition]
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Yield the finished segments that have a copy of RSM's own."""
+    for tp in partitions:
+        # A partition may be removed meanwhile.
+        with suppress(RemoteResourceNotFoundError):
+            for each in all_segments(rlmm, tp, states=[_FINISHED]):
+                if each.custom_metadata and not is_imported(each.custom_metadata):
+                    yield each
 
 
 _Outcomes = list[tuple[RemoteLogSegmentMetadata, SegmentKey | RemoteStorageError]]

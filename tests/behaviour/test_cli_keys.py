@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -14,6 +15,7 @@ from services.api.segments import (
     segment_leader_epochs,
 )
 from services.rsm.settings import RsmSettings
+from services.workflows.rewrap import KeyRun, Rewrapped
 from tests.contract.remote_storage_manager_contract import Files, a_segment, fetched, some_bytes
 from tests.harness.processes import RlmmProcess, serving_rlmm
 from tests.harness.served import ServedRsm, serving
@@ -57,10 +59,10 @@ TOPIC = a_segment().topic_id_partition.topic_id
 
 
 def shipped(
-    rsm: ServedRsm, rlmm: RlmmProcess, files: Files, start: int = 0
+    rsm: ServedRsm, rlmm: RlmmProcess, files: Files, start: int = 0, topic_id: UUID = TOPIC
 ) -> RemoteLogSegmentMetadata:
     row = replace(
-        a_segment(topic_id=TOPIC),
+        a_segment(topic_id=topic_id),
         start_offset=start,
         end_offset=start + 9,
         segment_leader_epochs=segment_leader_epochs([(0, start)]),
@@ -94,6 +96,33 @@ def test_a_rotation_leaves_all_readable_without_the_old_key(
         assert fetched(rsm.client, each) == files.log
     [again] = rlmm.answers("keys", "rewrap")
     assert (again["segments"], again["changed"]) == (4, 0)
+
+
+class CutShortError(Exception):
+    """Ctrl-C, or a service that fails."""
+
+
+def test_a_run_that_is_cut_short_goes_on_after_the_topics_that_it_has_done(
+    rsm: ServedRsm, rlmm: RlmmProcess, keys: Path
+) -> None:
+    topics = sorted(a_segment().topic_id_partition.topic_id for _ in range(2))
+    for topic in topics:
+        for start in (0, 10):
+            shipped(rsm, rlmm, Files(some_bytes(10)), start, topic)
+    write_key(keys, "new", current=True)
+
+    def cut_short(done: Rewrapped) -> None:
+        if done.segments > 2:
+            raise CutShortError
+
+    with pytest.raises(CutShortError):
+        KeyRun(rlmm.client, rsm.objects, on_progress=cut_short).rewrap()
+    some = KeyRun(rlmm.client, rsm.objects, frozenset(topics[1:])).rewrap()
+    assert (some.segments, some.topics_before) == (2, 0)
+    rest = KeyRun(rlmm.client, rsm.objects).rewrap()
+    assert (rest.segments, rest.topics_before, rest.failed) == (2, 1, 0)
+    again = KeyRun(rlmm.client, rsm.objects).rewrap()
+    assert (again.segments, again.topics_before, again.changed) == (4, 0, 0)
 
 
 def test_a_key_that_is_missing_is_named(rsm: ServedRsm, rlmm: RlmmProcess, keys: Path) -> None:

@@ -270,6 +270,28 @@ def test_a_store_is_away_after_errors_alone_for_the_bound(tmp_path: Path) -> Non
     assert not failover.is_away
 
 
+def test_a_read_finds_a_store_that_is_back_if_nothing_else_asks_it(tmp_path: Path) -> None:
+    now_s = 0.0
+    failover = Failover("location 3", lambda: now_s)
+    first, second = tmp_path / "first", tmp_path / "mirror"
+    second.mkdir()
+    store = MirroredBackend(
+        FilesystemStorage(first), FilesystemStorage(second), failover, deletes=True
+    )
+    FilesystemStorage(second).put("key", b"mirrored")
+    with pytest.raises(StoreNotFoundError):
+        store.get("key")
+    now_s = FAILS_FOR_S
+    assert store.get("key") == b"mirrored"
+    first.mkdir()
+    FilesystemStorage(first).put("key", b"the first")
+    now_s += 1
+    assert store.get("key") == b"mirrored"
+    now_s += 5
+    assert b"".join(store.fetch("key", 0, 2)) == b"the"
+    assert not failover.is_away
+
+
 def test_an_upload_to_the_mirror_that_fails_is_ended(
     rsm: ObjectRemoteStorageManager, locations: Locations, tmp_path: Path
 ) -> None:
