@@ -154,10 +154,8 @@ class DigestCache:
             max_bytes, _expiry_s, clock, _charged_bytes
         )
         self._flights: SingleFlight[_Key, SegmentDigests | NoManifest] = SingleFlight(cache)
-        self._threads, self._idle = (
-            started_pool(MANIFEST_THREADS, "manifest"),
-            Semaphore(MANIFEST_THREADS),
-        )
+        self._threads = started_pool(MANIFEST_THREADS, "manifest")
+        self._idle = Semaphore(MANIFEST_THREADS)
 
     def begin(
         self, location: Location, keys: SegmentKeys, custom: CustomMetadata

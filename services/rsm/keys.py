@@ -132,7 +132,7 @@ class KeyRing:
         try:
             return self._provider.status()
         except UnknownKeyError as e:
-            raise StoreAccessDeniedError(f"the ring's current key is missing: {e}") from None
+            raise StoreAccessDeniedError(f"the ring's current key cannot be used: {e}") from None
 
     def use_of(self, use: KeyUse) -> KeyUse:
         """Return a use as it is bound: a copy from before RSM_DEPLOYMENT_ID counts as ours."""
@@ -168,7 +168,7 @@ class KeyRing:
         try:
             return self._provider.wrap(secret, use.to_bytes())
         except UnknownKeyError as e:
-            raise StoreAccessDeniedError(f"the ring's current key is missing: {e}") from None
+            raise StoreAccessDeniedError(f"the ring's current key cannot be used: {e}") from None
 
     def _unwrapped(self, wrapped: WrappedKey, use: KeyUse, what: str) -> bytes:
         try:

@@ -55,7 +55,7 @@ class VaultKeys:
             raise UnknownKeyError(f"no key of {self._mount!r} in Vault has such a name")
         if match is None or match[1] != version:
             raise AlteredKeyError
-        with self._errors():
+        with self._errors(AlteredKeyError()):
             answer = self._transit.decrypt_data(
                 name, ciphertext, mount_point=self._mount, associated_data=_text(use)
             )
@@ -78,8 +78,11 @@ class VaultKeys:
         return self._vault.secrets.transit
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Translate the errors of Vault; none has a secret in it."""
+    def _errors(self, refused: Exception | None = None) -> Iterator[None]:
+        """Translate the errors of Vault; none has a secret in it.
+
+        `refused`: what a request means that Vault refuses for another reason than the key.
+        """
         try:
             yield
         except (Forbidden, Unauthorized) as e:
@@ -89,7 +92,7 @@ class VaultKeys:
         except InvalidRequest as e:
             if any(text in str(e) for text in _OF_A_KEY):
                 raise UnknownKeyError(f"{self._what}: {e}") from None
-            raise AlteredKeyError from None
+            raise refused or UnknownKeyError(f"{self._what}: {e}") from None
         except (VaultError, OSError) as e:
             text = f"{self._what}: unreachable or not ready: {type(e).__name__}"
             raise RetriableRemoteStorageError(text) from None

@@ -104,6 +104,13 @@ def test_a_key_or_a_mount_that_is_unknown_is_named(vault: Vault) -> None:
         ring.data_key(WrappedKey("none/v1", wrapped.data), USE, "it")
 
 
+def test_a_key_that_cannot_bind_a_use_is_refused_by_name(vault: Vault) -> None:
+    vault.root.secrets.transit.create_key("pair", key_type="rsa-2048")
+    ring = KeyRing(vault.keys("pair"), "here")
+    with pytest.raises(StoreAccessDeniedError, match="current key cannot be used: key 'pair'"):
+        ring.new_key(USE)
+
+
 def test_a_vault_that_refuses_or_is_away_fails_copies_and_serves_what_is_cached(
     vault: Vault,
 ) -> None:
