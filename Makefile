@@ -66,7 +66,7 @@ $(VENV)/.runtime: pyproject.toml requirements.lock supply_chain/requirements.py 
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(call LOCKED,services embedded build kafka-demo tracing sbom console hdfs dev)
+	$(call LOCKED,services embedded build kafka-demo tracing sbom console dev)
 	@touch $@
 
 # The charting library is fetched by its hash, and not committed.

@@ -18,7 +18,6 @@ SETS = {
     "spark": "the Spark image",
     "embedded": "`sediment up`",
     "kafka-demo": "demos, tests",
-    "hdfs": "services on HDFS",
     "build": "building",
     "sbom": "building",
     "console": "the console",
