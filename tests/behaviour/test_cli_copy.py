@@ -12,8 +12,9 @@ import pytest
 from services.api.imported_segments import is_imported
 from services.api.remote_log_metadata_manager import all_segments
 from services.api.segment_batches import SegmentImport
+from services.rsm.settings import RsmSettings
 from tests.behaviour.test_copy_segments import whole
-from tests.contract.remote_storage_manager_contract import fetched
+from tests.contract.remote_storage_manager_contract import copied, fetched
 from tests.harness.foreign_tiers import ForeignTier, imported, local_tier
 from tests.harness.processes import RlmmProcess, serving_rlmm
 from tests.harness.served import ServedRsm, serving
@@ -98,3 +99,29 @@ def test_killed_adoption_is_continued(
     assert fetched(rsm.client, now) == whole(1).log
     assert [*(tmp_path / "own").rglob("*.manifest")] == [own]
     assert len([*(tmp_path / "own").rglob("*.log")]) == 1
+
+
+def test_a_mirror_gets_what_it_lacks(database_url: str, tmp_path: Path) -> None:
+    for name in ("store", "mirror"):
+        (tmp_path / name).mkdir()
+    entry = '[[location]]\nid = {}\nbackend = "filesystem"\nprefix = "tier/"\ndirectory = "{}"\n'
+    file = tmp_path / "locations.toml"
+    file.write_text(
+        f"{entry.format(1, tmp_path / 'store')}mirror = 2\n{entry.format(2, tmp_path / 'mirror')}"
+    )
+    values = {"backend": "filesystem", "directory": tmp_path / "store", "prefix": "tier/"}
+    more = {"location_id": 1, "locations_file": file}
+    settings = RsmSettings.model_validate({**values, **more})
+    with serving(settings) as rsm, serving_rlmm(database_url) as started:
+        copied(rsm.client, whole(1))
+        environment = {
+            f"RSM_{name.upper()}": str(value) for name, value in {**values, **more}.items()
+        }
+        rlmm = started.beside(SEDIMENT_RSM=rsm.address, **environment)
+        assert rlmm.sediment("copy", "--mirror", "--topic", "orders").returncode == 2
+        [first] = rlmm.answers("copy", "--mirror", "--rate", "100MiB")
+        [second] = rlmm.answers("copy", "--mirror")
+    assert (first["target"], first["copied"], first["failed"]) == ("mirror", 1, 0)
+    assert (second["copied"], second["present"]) == (0, 1)
+    left, right = (sorted(p.name for p in (tmp_path / n).rglob("*.*")) for n in ("store", "mirror"))
+    assert set(left) <= set(right)

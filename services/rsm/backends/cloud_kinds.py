@@ -1,7 +1,8 @@
 """Open Google Cloud Storage and Azure Blob Storage with the credentials of each cloud."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -63,15 +64,7 @@ class GcsKind(_CloudKind):
             config["base_url"] = _url(entry)
         if file := entry.options.get("service_account_file"):
             config["service_account_key"] = _text(entry, "service_account_file", file).decode()
-        try:
-            store = GCSStore(
-                config=config,
-                client_options=_client(entry, opening),
-                retry_config=_retries(opening),
-            )
-        except (BaseError, ValueError) as e:
-            raise _unusable(entry, e) from None
-        return ObjectStorage(store, entry.bucket, opening.settings.part_size_bytes)
+        return _storage(entry, opening, partial(GCSStore, config=config))
 
 
 class AzureKind(_CloudKind):
@@ -114,15 +107,21 @@ class AzureKind(_CloudKind):
             config["client_id"] = entry.options["client_id"]
         if "tenant_id" in entry.options:
             config["tenant_id"] = entry.options["tenant_id"]
-        try:
-            store = AzureStore(
-                config=config,
-                client_options=_client(entry, opening),
-                retry_config=_retries(opening),
-            )
-        except (BaseError, ValueError) as e:
-            raise _unusable(entry, e) from None
-        return ObjectStorage(store, entry.bucket, opening.settings.part_size_bytes)
+        return _storage(entry, opening, partial(AzureStore, config=config))
+
+
+def _storage(
+    entry: LocationEntry, opening: Opening, store: Callable[..., GCSStore | AzureStore]
+) -> StorageBackend:
+    try:
+        opened = store(client_options=_client(entry, opening), retry_config=_retries(opening))
+    except (BaseError, ValueError) as e:
+        # The library's text may quote a key.
+        raise SystemExit(
+            f"location {entry.id}: {type(e).__name__}: the options of the location, or the "
+            "variables of the environment for this cloud, cannot be used; correct them"
+        ) from None
+    return ObjectStorage(opened, entry.bucket, opening.settings.part_size_bytes)
 
 
 def _url(entry: LocationEntry) -> str:
@@ -165,11 +164,3 @@ def _text(entry: LocationEntry, option: str, file: str) -> bytes:
         return read_bounded(Path(file), MAX_PEM_BYTES)
     except OSError as e:
         raise SystemExit(f"location {entry.id}, options.{option}: {file}: {e.strerror}") from None
-
-
-def _unusable(entry: LocationEntry, error: Exception) -> SystemExit:
-    # The library's text may quote a key.
-    return SystemExit(
-        f"location {entry.id}: {type(error).__name__}: the options of the location, or the "
-        "variables of the environment for this cloud, cannot be used; correct them"
-    )
