@@ -84,7 +84,7 @@ def migrated_database(postgres: DatabaseServer) -> str:
     return _MIGRATED
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def databases(postgres: DatabaseServer, migrated_database: str) -> Iterator[Databases]:
     lent = Databases(postgres, migrated_database)
     yield lent

@@ -200,7 +200,7 @@ def test_every_command_is_here() -> None:
     assert all(load(name) for name in named)
 
 
-@pytest.mark.parametrize("locale", ["C.UTF-8", "C", "POSIX"])
+@pytest.mark.parametrize("locale", ["C.UTF-8", pytest.param("C", marks=pytest.mark.deep)])
 def test_a_terminal_of_80_columns_shows_whole_words(small: Small, locale: str) -> None:
     printed = small.printed(is_terminal=True, LC_ALL=locale)
     assert [*printed] == [*small.commands()]
@@ -218,6 +218,7 @@ def test_a_terminal_of_80_columns_shows_whole_words(small: Small, locale: str) -
     assert any(f"{LONG.topic[:20]}" in line and mark in line for line in every_line)
 
 
+@pytest.mark.deep
 def test_a_pipe_gets_whole_lines_one_for_each_record(small: Small) -> None:
     printed = small.printed(is_terminal=False)
     assert [*printed] == [*small.commands()]
@@ -228,6 +229,7 @@ def test_a_pipe_gets_whole_lines_one_for_each_record(small: Small) -> None:
     assert len(printed[f"events {TP.topic}-0"]) == 5
 
 
+@pytest.mark.deep
 def test_what_is_said_beside_it_has_no_frames_colours_or_other_letters(small: Small) -> None:
     printed = small.printed(is_terminal=False, errors=True, LC_ALL="C")
     every_line = [line for lines in printed.values() for line in lines]

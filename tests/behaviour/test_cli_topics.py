@@ -138,6 +138,7 @@ def offered(rlmm_address: str, *typed: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.deep
 def test_names_and_settings_are_completed_from_the_deployment(
     rlmm: RlmmProcess, topic: str
 ) -> None:
@@ -150,6 +151,7 @@ def test_names_and_settings_are_completed_from_the_deployment(
     assert offered(rlmm.address, "topics", "set", topic, "--unset", "s") == ["sediment.owner"]
 
 
+@pytest.mark.deep
 def test_nothing_is_completed_and_nothing_said_if_the_deployment_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for address in ("127.0.0.1:1", "no address", f"127.0.0.1:{silent.getsockname()[1]}"):

@@ -228,6 +228,7 @@ def test_a_killed_process_is_started_again_and_its_counts_stay(rsm: ServiceProce
     assert "process 1 of 2 ended with -9" in rsm.process.log_path.read_text()
 
 
+@pytest.mark.deep
 def test_all_end_with_a_killed_parent_and_another_can_start(tmp_path: Path) -> None:
     service = rsm_in(tmp_path)
     with running(service):
@@ -248,6 +249,7 @@ def test_a_port_that_is_taken_is_refused(rsm: ServiceProcess, tmp_path: Path) ->
         second.start({"RSM_LISTEN_ADDRESS": rsm.address})
 
 
+@pytest.mark.deep
 def test_a_process_that_cannot_start_ends_the_service(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     deployment = Deployment(tmp_path / "tls")
@@ -257,6 +259,7 @@ def test_a_process_that_cannot_start_ends_the_service(tmp_path: Path) -> None:
         service.start()
 
 
+@pytest.mark.deep
 def test_health_is_of_all_processes(tmp_path: Path) -> None:
     service = rsm_in(tmp_path)
     with running(service):
@@ -314,6 +317,7 @@ def secured(
         yield partial(objects.list_segment_objects, ObjectQuery())
 
 
+@pytest.mark.deep
 def test_tokens_and_new_files_at_each_process(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "tls")
     deployment.grant(spiffe("sweeper"), Role.SWEEPER)
@@ -341,6 +345,7 @@ def test_tokens_and_new_files_at_each_process(tmp_path: Path) -> None:
         eventually(lambda: _allowed(all_are_let_in))
 
 
+@pytest.mark.deep
 def test_a_new_certificate_is_shown_by_each_process(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "tls")
     deployment.grant(spiffe("sweeper"), Role.SWEEPER)
@@ -369,6 +374,7 @@ def _allowed(call: Callable[[], bool]) -> bool:
         raise AssertionError(str(e)) from e
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["rsm", "rlmm"])
 def test_every_gauge_has_a_rule(name: str, database_url: str, tmp_path: Path) -> None:
     one = {"RSM_PROCESSES": "1", "RLMM_PROCESSES": "1"}

@@ -97,6 +97,7 @@ def test_reads_beyond_the_queue_are_refused_at_once(stack: Stack) -> None:
         assert isinstance(stuck.result(timeout=30.0), bytes)
 
 
+@pytest.mark.deep
 def test_a_read_without_a_slot_in_time_is_empty_whatever_it_did_before(stack: Stack) -> None:
     three_segments(stack.log_dir)
     stack.ship()

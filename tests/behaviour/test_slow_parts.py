@@ -149,6 +149,7 @@ def test_what_is_known_is_read_while_rlmm_is_silent(shipped: Stack) -> None:
     assert part.metadata_age_ms is not None
 
 
+@pytest.mark.deep
 def test_a_search_for_aborted_transactions_over_many_epochs_ends(stack: Stack) -> None:
     """It asks RLMM for each leader epoch, which takes longer than a fetch may wait.
 
@@ -269,6 +270,7 @@ def test_searches_of_a_silent_store_leave_slots_to_fetches(shipped: Stack) -> No
         hang.let_go()
 
 
+@pytest.mark.deep
 def test_searches_of_a_partition_with_late_calls_hold_up_no_others(shipped: Stack) -> None:
     """They are not begun, and take no place among those that are."""
     hang = Hang()

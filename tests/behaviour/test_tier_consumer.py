@@ -214,7 +214,7 @@ def test_the_example_reads_and_is_on_the_page(
     assert f"```python\n{program}```" in CLIENTS_PAGE.read_text()
 
 
-@pytest.mark.long
+@pytest.mark.deep
 def test_the_example_of_grpcurl_reads_the_tier(address: str) -> None:
     """Build grpcurl once, and run the page's command with this partition and address."""
     page = CLIENTS_PAGE.read_text()
@@ -236,7 +236,7 @@ def test_the_example_of_grpcurl_reads_the_tier(address: str) -> None:
     assert b"zero" in batches[0]
 
 
-@pytest.mark.long
+@pytest.mark.deep
 def test_the_example_of_node_reads_each_batch_of_the_tier_and_the_disk(
     address: str, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def encrypting(plain: RsmSettings, folder: Path, properties: str = "") -> RsmSet
     return found.model_copy(update={"deployment_id": "shop"})
 
 
+@pytest.mark.deep
 class TestEncryptedOverFilesystem(_Transformed):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> RsmSettings:
@@ -153,6 +154,7 @@ def sizes_in(store: StorageBackend, prefix: str) -> dict[str, int]:
     return {each.key.rpartition(".")[2]: each.size_bytes for each in listed}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("verify_reads", ["always", "off"])
 def test_ranges_of_a_compressed_log_are_kafkas_bytes(
     compressing: RsmSettings, rsm: ObjectRemoteStorageManager, log: bytes, verify_reads: str
@@ -222,6 +224,7 @@ def taken(manager: ObjectRemoteStorageManager, segment: RemoteLogSegmentMetadata
         b"".join(manager.fetch_index(segment, kind, as_stored=True))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("verify_reads", ["always", "off"])
 @pytest.mark.parametrize("kind", ["log", "indexes"])
 @pytest.mark.parametrize("way", ["flip", "truncate", "swap", "splice"])

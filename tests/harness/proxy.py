@@ -96,6 +96,8 @@ class Proxy(ABC):
             self._close(client)
             return
         server.settimeout(None)
+        for one in (client, server):  # else a small body waits 40 ms for the head to be confirmed
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             if self._add_server(client, server):
                 self._relay(client, server)

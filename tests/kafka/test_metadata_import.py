@@ -322,9 +322,18 @@ def printed_segments(server: str) -> list[dict[str, Any]]:
     for record in printed(server):
         segments[record["segment_id"]] = segments.get(record["segment_id"], {}) | record
     live = [each for each in segments.values() if each["state"] != DELETE_FINISHED.value]
+    return in_order([{name: each[name] for name in COMPARED} for each in live])
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort by offset, and by id what an interrupted copy and its next attempt share."""
     return sorted(
-        ({name: each[name] for name in COMPARED} for each in live),
-        key=lambda each: (each["topic_id_partition"]["partition"], each["start_offset"]),
+        rows,
+        key=lambda each: (
+            each["topic_id_partition"]["partition"],
+            each["start_offset"],
+            each["segment_id"],
+        ),
     )
 
 
@@ -339,7 +348,7 @@ def imported_segments(rlmm: OwnRlmm, tps: Sequence[TopicIdPartition]) -> list[di
         document["segment_id"] = uuid_to_text(row.remote_log_segment_id.id)
         document["custom_metadata"] = None if custom.original is None else custom.original.hex()
         rows.append({name: document[name] for name in COMPARED})
-    return rows
+    return in_order(rows)
 
 
 def wait_until_quiet(server: str) -> None:

@@ -15,6 +15,10 @@ CHECK_INTERVAL_S = 1.0
 
 # A check that takes longer counts as failed.
 CHECK_TIMEOUT_S = 5.0
+
+# How long the port stays shut for a check that may pass yet: a client that meets a refusal repeats
+# its call at the same service, if that has the fewest calls.
+FIRST_PASS_TIMEOUT_S = 10.0
 _FIRST_CHECK_ROUND_S = 0.1
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -89,18 +93,19 @@ class Checks(threading.Thread):
         self._readiness = readiness
         self._stopping = stopping
         self._began_at: float | None = None
-        self._first_ended = threading.Event()
+        self._is_decided = threading.Event()
         self._is_open = threading.Event()
 
     def run_first(self) -> None:
-        """Wait for the first check, for up to CHECK_TIMEOUT_S, before the port opens.
+        """Wait until a check passes, or fails for good, before the port opens.
 
         Clients call an endpoint once it is connected, and a service refuses calls until its first
-        check has passed.
+        check has passed. After FIRST_PASS_TIMEOUT_S the port opens all the same, so that callers
+        read why.
         """
         self.start()
-        ends_at = time.monotonic() + CHECK_TIMEOUT_S
-        while not self._first_ended.wait(_FIRST_CHECK_ROUND_S) and not self._stopping.is_set():
+        ends_at = time.monotonic() + FIRST_PASS_TIMEOUT_S
+        while not self._is_decided.wait(_FIRST_CHECK_ROUND_S) and not self._stopping.is_set():
             if time.monotonic() > ends_at:
                 return
 
@@ -119,8 +124,10 @@ class Checks(threading.Thread):
             self._began_at = time.monotonic()
             error = self._error()
             self._began_at = None
-            self._first_ended.set()
-            self._is_open.wait()
+            if not isinstance(error, RetriableRemoteStorageError):
+                self._is_decided.set()
+            if error is None:
+                self._is_open.wait()
             self._readiness.report(error)
             self._stopping.wait(CHECK_INTERVAL_S)
 

@@ -26,6 +26,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}\""""
     return done.stdout.split()
 
 
+@pytest.mark.deep
 def test_bash_completes_commands_options_and_their_values() -> None:
     assert completed("sta") == ["status"]
     assert {*COMMANDS} <= {*completed("")}
