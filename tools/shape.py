@@ -21,25 +21,25 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 6_570,
+    "services/api": 6_587,
     "services/common": 2_150,
     "services/rpc": 6_070,
-    "services/rsm": 10_940,
+    "services/rsm": 10_968,
     "services/rlmm": 10_490,
     "services/workflows": 5_090,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
-    "services/cli": 8_530,
+    "services/cli": 8_545,
     "services/console": 1_170,
     "services/local": 2_560,
     "services/interop": 1_730,
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 87_790
+PRODUCT_LINES = 87_899
 PLUGIN_LINES = 6_260
-TOOLS_LINES = 3_750
+TOOLS_LINES = 3_751
 TEST_LINES = 128_500
 SETTINGS = 168
 RPCS = 71

@@ -9,7 +9,11 @@ from services.api.calls import MAX_TEXT_LENGTH
 from services.api.holds import Hold
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    saved_bytes_of,
+)
 from services.api.validation import require, require_int32, require_int64
 
 LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
@@ -210,12 +214,14 @@ class SegmentTotals:
         finished_segments, finished_bytes: in COPY_SEGMENT_FINISHED, which reads may use.
         live_segments, live_bytes: in any state but DELETE_SEGMENT_FINISHED: also those that are
             being copied or deleted.
+        saved_bytes: by how much the finished logs are longer than their objects.
     """
 
     finished_segments: int = 0
     finished_bytes: int = 0
     live_segments: int = 0
     live_bytes: int = 0
+    saved_bytes: int = 0
 
     def __add__(self, other: "SegmentTotals") -> "SegmentTotals":
         return SegmentTotals(
@@ -223,6 +229,7 @@ class SegmentTotals:
             self.finished_bytes + other.finished_bytes,
             self.live_segments + other.live_segments,
             self.live_bytes + other.live_bytes,
+            self.saved_bytes + other.saved_bytes,
         )
 
     def __sub__(self, other: "SegmentTotals") -> "SegmentTotals":
@@ -231,19 +238,23 @@ class SegmentTotals:
             self.finished_bytes - other.finished_bytes,
             self.live_segments - other.live_segments,
             self.live_bytes - other.live_bytes,
+            self.saved_bytes - other.saved_bytes,
         )
 
 
 NO_SEGMENTS = SegmentTotals()
 
 
-def totals_of_segment(state: RemoteLogSegmentState | None, size_bytes: int) -> SegmentTotals:
+def totals_of_segment(
+    state: RemoteLogSegmentState | None, size_bytes: int, custom_metadata: bytes | None
+) -> SegmentTotals:
     """Return what one segment adds to the totals; None: it is not there."""
     if state in (None, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
         return NO_SEGMENTS
-    size_bytes = max(size_bytes, 0)  # -1 is an unknown size
+    if size_bytes < 0:
+        size_bytes, custom_metadata = 0, None  # -1 is an unknown size
     if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-        return SegmentTotals(1, size_bytes, 1, size_bytes)
+        return SegmentTotals(1, size_bytes, 1, size_bytes, saved_bytes_of(custom_metadata))
     return SegmentTotals(live_segments=1, live_bytes=size_bytes)
 
 

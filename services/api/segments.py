@@ -21,6 +21,8 @@ CUSTOM_METADATA_VERSIONS = range(CUSTOM_METADATA_VERSION, TRANSFORMED_REPLACING_
 CUSTOM_METADATA_FORM = struct.Struct(">BH8si5i16s")
 """RSM's custom metadata: version, location id, attempt, size of the log, size of each index file or
 -1 if it is absent, digest of the manifest."""
+TRANSFORMED_FORM = struct.Struct(f"{CUSTOM_METADATA_FORM.format}I")
+"""That of a transformed copy: the size of its log's object follows."""
 UNKNOWN_SIZE = -1
 
 
@@ -217,11 +219,32 @@ def segment_leader_epochs(pairs: Sequence[tuple[int, int]]) -> tuple[SegmentLead
 
 def indexes_size_of(custom_metadata: bytes) -> int:
     """Return the size of a copy's indexes; UNKNOWN_SIZE if the form of the bytes is not known."""
-    form = CUSTOM_METADATA_FORM
-    if len(custom_metadata) != form.size or custom_metadata[0] not in CUSTOM_METADATA_VERSIONS:
+    if not _has_known_form(custom_metadata):
         return UNKNOWN_SIZE
-    _, _, _, _, *sizes, _ = form.unpack(custom_metadata)
+    _, _, _, _, *sizes, _ = CUSTOM_METADATA_FORM.unpack_from(custom_metadata)
     return sum(max(0, size) for size in sizes)
+
+
+def saved_bytes_of(custom_metadata: bytes | None) -> int:
+    """Return by how much a log is longer than its object; below 0 if encryption made it longer."""
+    if custom_metadata is None or not is_transformed(custom_metadata):
+        return 0
+    if not _has_known_form(custom_metadata):
+        return 0
+    _, _, _, size_bytes, *_, stored_bytes = TRANSFORMED_FORM.unpack(custom_metadata)
+    return int(size_bytes - stored_bytes)
+
+
+def location_id_of(custom_metadata: bytes) -> int | None:
+    """Return the number of a copy's location; None if the form of the bytes is not known."""
+    if not _has_known_form(custom_metadata):
+        return None
+    return int(CUSTOM_METADATA_FORM.unpack_from(custom_metadata)[1])
+
+
+def _has_known_form(custom_metadata: bytes) -> bool:
+    form = TRANSFORMED_FORM if is_transformed(custom_metadata) else CUSTOM_METADATA_FORM
+    return len(custom_metadata) == form.size and custom_metadata[0] in CUSTOM_METADATA_VERSIONS
 
 
 def has_replaced(custom_metadata: bytes | None) -> bool:

@@ -9,6 +9,7 @@ from uuid import UUID
 from services.api.ids import uuid_to_text
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_kept_segments
+from services.api.segments import saved_bytes_of
 from services.cli.command import option, quantity, toggle
 from services.cli.connections import Call, Topics, command_group, with_services
 from services.cli.names import chosen_topics
@@ -46,6 +47,7 @@ class Usage:
 
     Attributes:
         kept_segments, kept_bytes: of what a broker deleted and the store still has.
+        kept_saved_bytes: by how much their logs are longer than their objects.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Usage:
     totals: SegmentTotals = NO_SEGMENTS
     kept_segments: int = 0
     kept_bytes: int = 0
+    kept_saved_bytes: int = 0
     ages: Ages = field(default_factory=Ages)
 
     @property
@@ -63,12 +66,18 @@ class Usage:
         """Return how many objects the segments have once they are copied."""
         return OBJECTS_PER_SEGMENT * (self.totals.live_segments + self.kept_segments)
 
+    @property
+    def stored_bytes(self) -> int:
+        """Return the size of the objects of the finished logs."""
+        return self.totals.finished_bytes - self.totals.saved_bytes
+
     def add(self, other: "Usage") -> None:
         self.topics += other.topics
         self.partitions += other.partitions
         self.totals += other.totals
         self.kept_segments += other.kept_segments
         self.kept_bytes += other.kept_bytes
+        self.kept_saved_bytes += other.kept_saved_bytes
         self.ages.add(other.ages)
 
 
@@ -95,7 +104,8 @@ def usage(
 ) -> None:
     """Show what the tier holds and costs.
 
-    Sizes are of logs, without indexes. The owner of a topic is its setting
+    Sizes are of logs, without indexes: Kafka's, and of their objects (stored) if
+    some are compressed or encrypted; the price is for these. The owner of a topic is its setting
     sediment.owner. Reads totals, which RLMM keeps; only --ages reads segments.
     What a broker deleted and the store still keeps for a while counts apart.
     They include the earlier history of a log that began again after its broker
@@ -121,13 +131,15 @@ def usage(
         return
     has_owners = by is By.TOPIC and any(row.owner for row in rows)
     has_kept = any(row.kept_segments for row in rows)
+    has_stored = any(row.totals.saved_bytes for row in rows)
     every = [*rows[:most], _sum(rows)]
 
     def table(title: str, cells: Callable[[Usage], Json]) -> Table:
         rows = [(row.name, *cells(row).values()) for row in every]
         return title, (by.value, *cells(every[-1])), rows
 
-    tables = [table("", lambda row: _cells(row, by, has_owners, has_kept, price_per_gib_month))]
+    has = (has_owners, has_stored, has_kept)
+    tables = [table("", lambda row: _cells(row, by, *has, price_per_gib_month))]
     if ages:
         title = "Requests that wrote what was copied in the last days"
         tables += [
@@ -158,7 +170,9 @@ def _add_kept(
                 continue
             row = deleted.setdefault(topic_id, Usage(name, topic_id, topics=1))
         row.kept_segments += 1
-        row.kept_bytes += max(segment.segment_size_in_bytes, 0)
+        if segment.segment_size_in_bytes >= 0:
+            row.kept_bytes += segment.segment_size_in_bytes
+            row.kept_saved_bytes += saved_bytes_of(segment.custom_metadata)
     return sorted(deleted.values(), key=lambda each: each.name)
 
 
@@ -187,7 +201,10 @@ def _by_owner(rows: Iterable[Usage]) -> list[Usage]:
 
 def _cost(row: Usage, price: float | None) -> float | None:
     """Return what a month costs, also of segments that are being copied or deleted, or kept."""
-    return None if price is None else (row.totals.live_bytes + row.kept_bytes) / GIB * price
+    if price is None:
+        return None
+    saved_bytes = row.totals.saved_bytes + row.kept_saved_bytes
+    return (row.totals.live_bytes + row.kept_bytes - saved_bytes) / GIB * price
 
 
 def _cost_of_writes(row: Usage, price: float | None) -> float | None:
@@ -201,7 +218,7 @@ def _as_json(row: Usage, by: By, price: float | None) -> Json:
         described = {"topic": row.name, "topic_id": topic_id, "owner": row.owner}
     totals = ("finished_segments", "finished_bytes", "live_segments", "live_bytes")
     described |= {"partitions": row.partitions, **fields_as_json(row.totals, *totals)}
-    described |= fields_as_json(row, "kept_segments", "kept_bytes", "objects")
+    described |= fields_as_json(row, "stored_bytes", "kept_segments", "kept_bytes", "objects")
     if (cost := _cost(row, price)) is not None:
         described["cost_per_month"] = round(cost, 6)
     return described
@@ -226,7 +243,9 @@ def _sum(rows: Iterable[Usage]) -> Usage:
     return total
 
 
-def _cells(row: Usage, by: By, has_owners: bool, has_kept: bool, price: float | None) -> Json:
+def _cells(
+    row: Usage, by: By, has_owners: bool, has_stored: bool, has_kept: bool, price: float | None
+) -> Json:
     cost = _cost(row, price)
     return {
         **({"owner": row.owner or NO_OWNER} if has_owners else {}),
@@ -235,6 +254,7 @@ def _cells(row: Usage, by: By, has_owners: bool, has_kept: bool, price: float | 
         "segments": row.totals.finished_segments,
         Wide("objects"): row.objects,
         "size": size_text(row.totals.finished_bytes),
+        **({"stored": size_text(row.stored_bytes)} if has_stored else {}),
         **({"kept": size_text(row.kept_bytes)} if has_kept else {}),
         **({} if cost is None else {"per month": f"{cost:,.2f}"}),
     }

@@ -22,10 +22,10 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.segment_batches import MAX_BATCH
 from services.api.segments import (
-    CUSTOM_METADATA_FORM,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    location_id_of,
     predecessors,
 )
 from services.interop.metadata_fold import Fold, TopicRecord, read_records
@@ -346,6 +346,4 @@ def location_of(row: RemoteLogSegmentMetadata) -> int | None:
     custom = row.custom_metadata
     if custom is not None and is_imported(custom):
         return read_imported(custom).location_id
-    if custom is None or len(custom) != CUSTOM_METADATA_FORM.size:
-        return None
-    return int(CUSTOM_METADATA_FORM.unpack(custom)[1])
+    return None if custom is None else location_id_of(custom)

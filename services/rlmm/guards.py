@@ -80,6 +80,7 @@ class Partition:
         before: RemoteLogSegmentState | None,
         after: RemoteLogSegmentState,
         size_bytes: int,
+        custom_metadata: tuple[bytes | None, bytes | None],
         *,
         is_superseded: bool = False,
     ) -> None:
@@ -87,10 +88,11 @@ class Partition:
 
         Args:
             before: None for a new segment.
+            custom_metadata: before and after.
             is_superseded: the bound of a day does not count it.
         """
-        self.totals += totals_of_segment(after, size_bytes)
-        self.totals -= totals_of_segment(before, size_bytes)
+        self.totals += totals_of_segment(after, size_bytes, custom_metadata[1])
+        self.totals -= totals_of_segment(before, size_bytes, custom_metadata[0])
         if before is COPY_FINISHED and after is DELETE_STARTED and not is_superseded:
             self.marked_bytes += max(size_bytes, 0)
 

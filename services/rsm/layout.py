@@ -17,6 +17,7 @@ from services.api.segments import (
     CUSTOM_METADATA_FORM,
     CUSTOM_METADATA_VERSION,
     CUSTOM_METADATA_VERSIONS,
+    TRANSFORMED_FORM,
     TRANSFORMED_VERSION,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -116,7 +117,9 @@ def segment_keys(prefix: str, metadata: RemoteLogSegmentMetadata) -> SegmentKeys
 
 @dataclass(frozen=True, slots=True)
 class CustomMetadata:
-    """The location and sizes of one copied segment (KIP-917: CustomMetadata); 51 bytes encoded.
+    """The location and sizes of one copied segment (KIP-917: CustomMetadata).
+
+    51 bytes encoded; 55 of a transformed copy.
 
     Attributes:
         location_id: the number of the location in RSM's settings. Clients send these bytes back, so
@@ -126,7 +129,8 @@ class CustomMetadata:
             .indexes object; TRANSACTION may be missing, an empty file is 0.
         manifest_digest: the first 16 bytes of the manifest's sha256.
         replaces: the copy replaced another one of the same id, whose objects may still exist.
-        transformed: the objects can only be read with the manifest; all sizes are of the files.
+        stored_log_bytes: the size of the log's object, if the objects can only be read with the
+            manifest; all other sizes are of the files. None: the objects are the files.
     """
 
     location_id: int
@@ -135,7 +139,7 @@ class CustomMetadata:
     index_sizes_bytes: Mapping[IndexType, int]
     manifest_digest: bytes
     replaces: bool = False
-    transformed: bool = False
+    stored_log_bytes: int | None = None
 
     def __post_init__(self) -> None:
         require(0 < self.location_id < 2**16, FIELD, "location id must be 1 to 65535")
@@ -150,6 +154,12 @@ class CustomMetadata:
             require(in_range, FIELD, f"size of {kind.name} must be {least} to 2^31-1")
         has_size = len(self.manifest_digest) == MANIFEST_DIGEST_BYTES
         require(has_size, FIELD, f"manifest digest must have {MANIFEST_DIGEST_BYTES} bytes")
+        in_range = 0 <= (self.stored_log_bytes or 0) < 2**32
+        require(in_range, FIELD, "stored log size must be 0 to 2^32-1")
+
+    @property
+    def transformed(self) -> bool:
+        return self.stored_log_bytes is not None
 
     def index_position(self, kind: IndexType) -> int:
         """Return the position of `kind`'s first byte in the joined index files."""
@@ -160,7 +170,7 @@ class CustomMetadata:
         sizes = (self.index_sizes_bytes.get(kind, _ABSENT) for kind in IndexType)
         attempt = bytes.fromhex(self.attempt)
         version = TRANSFORMED_VERSION if self.transformed else CUSTOM_METADATA_VERSION
-        return CUSTOM_METADATA_FORM.pack(
+        values = (
             version + self.replaces,
             self.location_id,
             attempt,
@@ -168,6 +178,9 @@ class CustomMetadata:
             *sizes,
             self.manifest_digest,
         )
+        if self.stored_log_bytes is None:
+            return CUSTOM_METADATA_FORM.pack(*values)
+        return TRANSFORMED_FORM.pack(*values, self.stored_log_bytes)
 
     @classmethod
     @lru_cache(maxsize=1024)  # Readers request the same few segments again and again.
@@ -180,14 +193,16 @@ class CustomMetadata:
         versions = CUSTOM_METADATA_VERSIONS
         is_known = bool(data) and data[0] in versions
         require(is_known, FIELD, f"not of version {versions[0]} to {versions[-1]}")
-        size = CUSTOM_METADATA_FORM.size
-        require(len(data) == size, FIELD, f"must have {size} bytes, has {len(data)}")
-        _, location_id, attempt, log_size, *sizes, digest = CUSTOM_METADATA_FORM.unpack(data)
+        form = TRANSFORMED_FORM if is_transformed(data) else CUSTOM_METADATA_FORM
+        require(len(data) == form.size, FIELD, f"must have {form.size} bytes, has {len(data)}")
+        _, location_id, attempt, log_size, *sizes, digest = CUSTOM_METADATA_FORM.unpack_from(data)
         present = {
             kind: size for kind, size in zip(IndexType, sizes, strict=True) if size != _ABSENT
         }
-        forms = has_replaced(data), is_transformed(data)
-        return cls(location_id, attempt.hex(), log_size, present, digest, *forms)
+        stored = form.unpack(data)[-1] if form is TRANSFORMED_FORM else None
+        return cls(
+            location_id, attempt.hex(), log_size, present, digest, has_replaced(data), stored
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +250,8 @@ class Manifest:
         """Return the custom metadata that the copy, and any repeat of it, returns."""
         sizes = {kind: digest.size_bytes for kind, digest in self.indexes.items()}
         digest = self.read_digest or _manifest_digest(self.to_bytes())
-        forms = self.replaced_indexes is not None, self.stored is not None
+        stored = None if self.stored is None else self.stored.log.size_bytes
+        forms = self.replaced_indexes is not None, stored
         size_bytes = self.log.size_bytes
         return CustomMetadata(location_id, self.attempt, size_bytes, sizes, digest, *forms)
 

@@ -8,8 +8,10 @@ from sqlalchemy import text
 from services.api.ids import TopicIdPartition
 from services.api.partitions import NO_SEGMENTS, SegmentTotals
 from services.api.remote_log_metadata_manager import all_partitions
+from services.api.remote_storage_manager import IndexType
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.operations.maintenance import MaintenancePlan, maintain
+from services.rsm.layout import CustomMetadata
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,
@@ -44,6 +46,28 @@ def test_each_change_of_state_moves_the_totals(rlmm: OwnRlmm) -> None:
     assert totals(rlmm) == SegmentTotals(1, 5, 2, 75)
     move(rlmm, copy, DELETE_FINISHED)
     assert totals(rlmm) == SegmentTotals(1, 5, 1, 5)
+
+
+def test_what_transforms_save_counts_while_a_segment_is_finished(rlmm: OwnRlmm) -> None:
+    def custom(stored: int | None) -> bytes:
+        sizes = dict.fromkeys(IndexType, 0)
+        return CustomMetadata(
+            1, "00" * 8, 100, sizes, bytes(16), stored_log_bytes=stored
+        ).to_bytes()
+
+    copy = add(rlmm, segment(TP, 0, 9, segment_size_in_bytes=100))
+    move(rlmm, copy, FINISHED, custom_metadata=custom(25))
+    assert totals(rlmm) == SegmentTotals(1, 100, 1, 100, 75)
+    rlmm.replace_segment_data(copy.remote_log_segment_id, custom(25), custom(116))
+    assert totals(rlmm).saved_bytes == -16
+    rlmm.replace_segment_data(copy.remote_log_segment_id, custom(116), custom(None))
+    assert totals(rlmm).saved_bytes == 0
+    rlmm.replace_segment_data(copy.remote_log_segment_id, custom(None), custom(25))
+    move(rlmm, copy, DELETE_STARTED)
+    assert totals(rlmm) == SegmentTotals(0, 0, 1, 100)
+    unsized = add(rlmm, segment(TP, 10, 19, segment_size_in_bytes=-1))
+    move(rlmm, unsized, FINISHED, custom_metadata=custom(25))
+    assert totals(rlmm).saved_bytes == 0
 
 
 def test_purges_and_removal_leave_nothing(rlmm: OwnRlmm) -> None:

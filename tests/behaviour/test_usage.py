@@ -2,6 +2,7 @@
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.topic_config import RetentionOwner
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import MIB, Files
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,
@@ -20,8 +23,11 @@ from tests.contract.rlmm.segments import (
     segment,
     tail,
 )
+from tests.contract.rsm_over_s3 import with_properties
+from tests.contract.test_rsm_transformed import json_log
 from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
+from tests.harness.served import serving
 from tests.harness.tier import a_topic
 
 DAY_MS = 86_400_000
@@ -63,6 +69,7 @@ def test_each_topic_has_a_row(rlmm: RlmmProcess, orders: TopicIdPartition) -> No
         "finished_bytes": 3 * PART,
         "live_segments": 5,
         "live_bytes": 5 * PART,
+        "stored_bytes": 3 * PART,
         "kept_segments": 0,
         "kept_bytes": 0,
         "objects": 15,
@@ -109,6 +116,34 @@ def test_what_a_broker_deleted_counts_apart_while_it_is_kept(
     explained = rlmm.sediment("explain", "orders-0", "--offset", "15").stdout
     assert "objects are kept until" in " ".join(explained.split())
     assert listed["kept_until_ms"]
+
+
+@pytest.mark.deep
+def test_a_compressed_topic_has_both_sizes(rlmm: RlmmProcess, tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir()
+    plain = RsmSettings(backend="filesystem", directory=tmp_path / "objects")
+    log, (small, plainly) = json_log(4 * MIB), (a_topic("small")[0], a_topic("plainly")[0])
+    fill(rlmm, plainly, [1000])
+    with serving(with_properties(plain, tmp_path, 'compression = "zstd"')) as rsm:
+        for start in (0, 10):
+            made = segment(small, start, start + 9, segment_size_in_bytes=len(log))
+            add(rlmm.client, made)
+            custom = rsm.client.copy_log_segment_data(made, Files(log).data())
+            move(rlmm.client, made, FINISHED, custom_metadata=custom)
+    stored = sum(file.stat().st_size for file in tmp_path.rglob("*.log"))
+    [row] = rlmm.answers("usage", "small", "--price-per-gib-month", "100")
+    assert (row["finished_bytes"], row["stored_bytes"]) == (2 * len(log), stored)
+    assert 3 * stored < 2 * len(log)
+    assert row["cost_per_month"] == pytest.approx(stored / GIB * 100, abs=1e-6)
+    lines = rlmm.sediment("usage").stdout.splitlines()
+    assert re.split("  +", lines[0]) == ["TOPIC", "SEGMENTS", "SIZE", "STORED"]
+    assert re.split("  +", lines[1])[2:] == ["1000 B", "1000 B"]
+    assert "STORED" not in rlmm.sediment("usage", "plainly").stdout
+    by_broker = MutationContext(retention_owner=RetentionOwner.BROKER)
+    move(rlmm.client, made, DELETE_STARTED, DELETE_FINISHED, context=by_broker)
+    [row] = rlmm.answers("usage", "small", "--price-per-gib-month", "100")
+    assert (row["kept_bytes"], row["stored_bytes"]) == (len(log), stored // 2)
+    assert row["cost_per_month"] == pytest.approx(stored / GIB * 100, abs=1e-6)
 
 
 def test_owners_have_the_sums_of_their_topics(rlmm: RlmmProcess, orders: TopicIdPartition) -> None:

@@ -21,7 +21,12 @@ from services.api.remote_log_metadata_manager import (
     all_segments,
 )
 from services.api.retention import DeletionReason
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState, predecessors
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    predecessors,
+    saved_bytes_of,
+)
 
 _State = RemoteLogSegmentState
 _RETENTION = {
@@ -59,7 +64,8 @@ def counted(rows: Iterable[RemoteLogSegmentMetadata]) -> SegmentTotals:
     live = [row for row in rows if row.state is not _DELETE_FINISHED]
     sizes = [max(0, row.segment_size_in_bytes) for row in live]
     finished = [size for row, size in zip(live, sizes, strict=True) if row.state is _FINISHED]
-    return SegmentTotals(len(finished), sum(finished), len(live), sum(sizes))
+    saved = sum(saved_bytes_of(row.custom_metadata) for row in live if row.state is _FINISHED)
+    return SegmentTotals(len(finished), sum(finished), len(live), sum(sizes), saved)
 
 
 def _gives_up_the_tier(event: PartitionEvent) -> bool:

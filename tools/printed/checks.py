@@ -40,10 +40,11 @@ _AGES = {
 _SIZES = {
     "partitions": integer("Its partitions in the tier."),
     **TOTALS,
+    "stored_bytes": integer("The bytes of the objects of the finished log files."),
     "kept_segments": integer("What a broker deleted and the store still keeps."),
     "kept_bytes": integer("The bytes of their log files."),
     "objects": integer("The objects of its finished segments."),
-    "cost_per_month?": number("The cost of its finished bytes, with --price-per-gib-month."),
+    "cost_per_month?": number("The cost of its stored bytes, with --price-per-gib-month."),
     **_AGES,
 }
 
@@ -297,6 +298,7 @@ _STATUS = fields(
                     "topics": integer("Topics in the tier."),
                     "partitions": integer("Partitions in the tier."),
                     **TOTALS,
+                    "saved_bytes": integer("The finished bytes less those of their objects."),
                     "unfinished_segments": integer("Segments that are being copied or deleted."),
                     "unread_partitions": integer("Partitions with such segments not looked into."),
                     "stuck": list_of(

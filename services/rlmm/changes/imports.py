@@ -206,7 +206,8 @@ class _Import:
         raise_leader_epoch(locked.row, segment.broker_leader_epoch)
         event = addition_event(segment, segment.broker_leader_epoch)
         addition = Addition(segment, self._record(locked.row, event, segment))
-        locked.row.move_totals(None, segment.state, segment.segment_size_in_bytes)
+        custom = (None, segment.custom_metadata)
+        locked.row.move_totals(None, segment.state, segment.segment_size_in_bytes, custom)
         self._imported += 1
         wave = self._wave_for(segment)
         wave.added.append(addition)
@@ -241,9 +242,9 @@ class _Import:
         states = stored.state.value, after.state.value
         event = replace(addition_event(after, after.broker_leader_epoch), from_state=states[0])
         revision = self._record(locked.row, event, segment)
-        size = after.segment_size_in_bytes
+        size, custom = after.segment_size_in_bytes, (stored.custom_metadata, after.custom_metadata)
         # Its source has deleted it: no bound of a day of ours has a say.
-        locked.row.move_totals(stored.state, after.state, size, is_superseded=True)
+        locked.row.move_totals(stored.state, after.state, size, custom, is_superseded=True)
         self._moved += 1
         plan_id, kept = self._item.context.plan_id, stored.kept_until_ms
         move = Move(_change_to(after), states[0], revision, plan_id, kept_until_ms=kept)

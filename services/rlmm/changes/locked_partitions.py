@@ -37,7 +37,7 @@ from services.rlmm.guards import (
 LOCK = """
     SELECT p.topic_id, p.partition, p.revision, p.highest_broker_leader_epoch, p.delete_state,
         p.log_start_offset, t.name, p.finished_segments, p.finished_bytes, p.live_segments,
-        p.live_bytes
+        p.live_bytes, p.saved_bytes
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)
     JOIN topics AS t USING (topic_id)
@@ -108,6 +108,7 @@ CHANGE = f"""
         finished_bytes = changed.finished_bytes,
         live_segments = changed.live_segments,
         live_bytes = changed.live_bytes,
+        saved_bytes = changed.saved_bytes,
         marked_bytes = CASE
             WHEN changed.marked_bytes = 0 THEN p.marked_bytes
             WHEN p.marked_on = {TODAY} THEN p.marked_bytes + changed.marked_bytes
@@ -117,7 +118,8 @@ CHANGE = f"""
     FROM json_to_recordset(%(rows)s) AS changed (
         topic_id uuid, partition int, revision bigint, highest_broker_leader_epoch int,
         delete_state text, log_start_offset bigint, finished_segments bigint,
-        finished_bytes bigint, live_segments bigint, live_bytes bigint, marked_bytes bigint)
+        finished_bytes bigint, live_segments bigint, live_bytes bigint, saved_bytes bigint,
+        marked_bytes bigint)
     WHERE p.topic_id = changed.topic_id AND p.partition = changed.partition"""
 
 # A partition is known from its first event on, and a topic from its first partition on.

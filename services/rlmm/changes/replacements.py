@@ -57,6 +57,8 @@ def replace_data(change: Change, replacement: SegmentReplacement) -> MutationOut
     )
     event = Event("SEGMENT", _FINISHED.value, _FINISHED.value, segment_id=segment_id.id, key=key)
     outcome = change.record(event)
+    custom = (stored.custom_metadata, replacement.new_custom_metadata)
+    change.partition.move_totals(_FINISHED, _FINISHED, stored.segment_size_in_bytes, custom)
     # The broker and the time of the copy stay: the segment is the same, only its bytes moved.
     update = RemoteLogSegmentMetadataUpdate(
         segment_id,

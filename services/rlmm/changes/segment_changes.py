@@ -203,7 +203,8 @@ class _Additions:
         change.locked.require_copier(context)
         raise_leader_epoch(partition, epoch)
         outcome = change.record(addition_event(metadata, epoch))
-        partition.move_totals(None, metadata.state, metadata.segment_size_in_bytes)
+        custom = (None, metadata.custom_metadata)
+        partition.move_totals(None, metadata.state, metadata.segment_size_in_bytes, custom)
         self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
         return outcome
 
@@ -334,10 +335,12 @@ class _Moves:
             return MutationOutcome(is_own, change.repeat(stored.state_revision).revision)
         outcome = change.record(_event(item, stored))
         before = RemoteLogSegmentState(stored.state)
+        custom, sent = stored.custom_metadata, item.update.custom_metadata
         change.partition.move_totals(
             before,
             item.update.state,
             stored.segment_size_in_bytes,
+            (custom, custom if sent is None else sent),
             is_superseded=is_superseded(item.context),
         )
         move = Move(item.update, stored.state, outcome.revision, item.context.plan_id)

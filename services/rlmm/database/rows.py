@@ -122,15 +122,13 @@ def event_key_of(tp: TopicIdPartition, end_offset: int, broker_leader_epoch: int
     return f"{uuid_to_text(tp.topic_id)}:{tp.partition}:{end_offset}:{epoch}"
 
 
-TOTALS = ("finished_segments", "finished_bytes", "live_segments", "live_bytes")
+TOTALS = ("finished_segments", "finished_bytes", "live_segments", "live_bytes", "saved_bytes")
 """Columns of `partitions`: the fields of SegmentTotals. Changes of segments move them."""
 
 
 def totals_of(row: AnyRow) -> SegmentTotals:
     """Return the totals in the columns TOTALS of a row."""
-    return SegmentTotals(
-        row.finished_segments, row.finished_bytes, row.live_segments, row.live_bytes
-    )
+    return SegmentTotals(*(getattr(row, name) for name in TOTALS))
 
 
 def _ms(time: str) -> str:

@@ -190,6 +190,7 @@ Table(
     _required("finished_bytes", BigInteger, server_default=_ZERO),
     _required("live_segments", BigInteger, server_default=_ZERO),
     _required("live_bytes", BigInteger, server_default=_ZERO),
+    _required("saved_bytes", BigInteger, server_default=_ZERO),
     _required(
         "marked_bytes",
         BigInteger,

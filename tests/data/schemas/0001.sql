@@ -38,6 +38,7 @@ CREATE TABLE partitions (
     finished_bytes bigint NOT NULL DEFAULT 0,
     live_segments bigint NOT NULL DEFAULT 0,
     live_bytes bigint NOT NULL DEFAULT 0,
+    saved_bytes bigint NOT NULL DEFAULT 0,
     marked_bytes bigint NOT NULL DEFAULT 0,
     marked_on date,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),

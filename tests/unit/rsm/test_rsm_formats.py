@@ -19,6 +19,8 @@ from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     SegmentLeaderEpoch,
+    location_id_of,
+    saved_bytes_of,
 )
 from services.api.validation import INT32_MAX, INT64_MAX
 from services.rpc.converters.shared import metadata_to_proto
@@ -90,6 +92,8 @@ custom_metadatas = st.builds(
     int32s,
     of_each_index(int32s),
     st.binary(min_size=16, max_size=16),
+    st.booleans(),
+    st.none() | st.integers(0, 2**32 - 1),
 )
 manifests = st.builds(
     Manifest,
@@ -153,6 +157,16 @@ def test_custom_metadata_is_written_as_it_always_was() -> None:
         "00000000" "00000001" "00000002" "ffffffff" "00000004"
         "000102030405060708090a0b0c0d0e0f"
     )  # fmt: skip
+
+
+def test_custom_metadata_of_a_transformed_copy_ends_with_the_size_of_its_log_object() -> None:
+    plain = CustomMetadata(7, "00c0ffee00c0ffee", 1000, dict.fromkeys(REQUIRED, 0), bytes(16))
+    transformed = replace(plain, replaces=True, stored_log_bytes=258)
+    form = f"04{plain.to_bytes().hex()[2:]}00000102"
+    assert transformed.to_bytes().hex() == form
+    assert saved_bytes_of(transformed.to_bytes()) == 742
+    assert saved_bytes_of(plain.to_bytes()) == saved_bytes_of(b"\3 of another") == 0
+    assert location_id_of(transformed.to_bytes()) == location_id_of(plain.to_bytes()) == 7
 
 
 @given(st.binary(max_size=64))
