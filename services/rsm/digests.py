@@ -157,6 +157,10 @@ class DigestCache:
         self._threads = started_pool(MANIFEST_THREADS, "manifest")
         self._idle = Semaphore(MANIFEST_THREADS)
 
+    def close(self) -> None:
+        """Stop the threads that read manifests ahead; `begin` must not be called again."""
+        self._threads.shutdown(wait=False)
+
     def begin(
         self, location: Location, keys: SegmentKeys, custom: CustomMetadata
     ) -> Callable[[], SegmentDigests]:

@@ -92,8 +92,8 @@ class ObjectRemoteStorageManager:
             )
             for each in locations.written
         }
-        verification = verification or ReadVerification("off", cache_bytes=0)
-        self._reader = SegmentReader(locations, verification, index_cache, self._fetch_rate)
+        self._verification = verification or ReadVerification("off", cache_bytes=0)
+        self._reader = SegmentReader(locations, self._verification, index_cache, self._fetch_rate)
         self._foreign_reader = ForeignReader(locations)
         self._direct_reads = DirectReads(locations, direct_read_s, self._fetch_rate)
         self._deleter = SegmentDeleter(locations, deletes, active_copies)
@@ -119,9 +119,10 @@ class ObjectRemoteStorageManager:
         self._waiter.close()
 
     def close(self) -> None:
-        """Stop waiting, finish the parts that are being sent, and stop the upload threads."""
+        """Stop waiting, finish the parts that are being sent, and stop all threads."""
         self.stop_waiting()
         self._uploader.close()
+        self._verification.close()
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData

@@ -45,6 +45,7 @@ class ReadVerification:
         self._every = {"off": 0, "sampled": SAMPLE_EVERY, "always": 1}[verify]
         self._reads = itertools.count(1)
         self._cache = DigestCache(cache_bytes)
+        self.close = self._cache.close
 
     def chooses_log(self) -> bool:
         """Return whether to verify the next read of a log."""

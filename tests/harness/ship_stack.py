@@ -107,6 +107,8 @@ def running_stack(database_url: str, objects: Path, log_dir: Path | None = None)
     # A read that was late for its request goes on; it must not outlast its database.
     eventually(lambda: all(rlm.tier_calls.queue.idle_ratio == 1 for rlm in stack.readers))
     eventually(lambda: all(rlm.tier_calls.is_idle for rlm in stack.readers))
+    for rlm in stack.readers:
+        rlm.tier_calls.close()
     rsm.close()
     engine.dispose()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -31,6 +32,7 @@ from tests.contract.remote_storage_manager_contract import (
     fetched,
     some_bytes,
 )
+from tests.harness.eventually import eventually
 from tests.harness.stores import keys_in
 
 PART = 64 * 1024
@@ -305,3 +307,13 @@ def test_unreadable_folder_does_not_count_as_deleted(tmp_path: Path) -> None:
         folder.symlink_to(folder)  # even root cannot read it
         with pytest.raises(RemoteStorageError, match="ELOOP"):
             rsm.delete_log_segment_data(metadata)
+
+
+def test_a_manager_that_is_closed_has_no_threads(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with closing(manager_over(FilesystemStorage(tmp_path))) as manager:
+        segment = copied(manager, Files(b"log"))
+        assert fetched(manager, segment) == b"log"
+        started = set(threading.enumerate()) - before
+        assert started
+    eventually(lambda: not any(thread.is_alive() for thread in started))
