@@ -21,12 +21,12 @@ PACKAGES = ("services", "spark_jobs")
 SHORT_LINES = 30
 
 BUDGETS = {
-    "services/api": 6_587,
+    "services/api": 6_602,
     "services/common": 2_150,
     "services/rpc": 6_070,
-    "services/rsm": 10_968,
+    "services/rsm": 10_972,
     "services/rlmm": 10_490,
-    "services/workflows": 5_090,
+    "services/workflows": 5_118,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
@@ -37,7 +37,7 @@ BUDGETS = {
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 87_899
+PRODUCT_LINES = 87_948
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_751
 TEST_LINES = 128_500

@@ -105,6 +105,8 @@ class SegmentObject:
     Attributes:
         etag: the store's identifier of the content; changes with the content.
         modified_ms: when the object was written, by the store's clock.
+        mirror_location_id: another location that has the same objects under the same keys: the
+            mirror of its location, or the one that its location mirrors; 0: none.
     """
 
     location: ObjectLocation
@@ -112,6 +114,7 @@ class SegmentObject:
     size_bytes: int
     etag: str
     modified_ms: int
+    mirror_location_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,18 @@ def has_replaced(custom_metadata: bytes | None) -> bool:
     return (custom_metadata or b"\0")[0] in versions
 
 
+def in_location(metadata: RemoteLogSegmentMetadata, location_id: int) -> RemoteLogSegmentMetadata:
+    """Return a segment that RSM has copied, to be read from a location that has the same objects.
+
+    One without custom metadata is returned as it is.
+    """
+    if metadata.custom_metadata is None:
+        return metadata
+    version, _, *rest = CUSTOM_METADATA_FORM.unpack(metadata.custom_metadata)
+    custom_metadata = CUSTOM_METADATA_FORM.pack(version, location_id, *rest)
+    return replace(metadata, custom_metadata=custom_metadata)
+
+
 def is_transformed(custom_metadata: bytes | None) -> bool:
     """Return whether a copy's objects have other bytes and sizes than the files."""
     versions = (TRANSFORMED_VERSION, TRANSFORMED_REPLACING_VERSION)

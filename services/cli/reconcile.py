@@ -218,8 +218,8 @@ def scrub(
     location: Locations = None,
     repair: bool = toggle(
         "--repair",
-        "Rebuild lost or damaged indexes of segments whose logs are whole, and let them "
-        "be read from another copy; each log is read and written once more.",
+        "Copy damaged segments again, from the mirror or with rebuilt indexes if their own logs "
+        "are whole, and let them be read from that copy.",
     ),
 ) -> None:
     """Read stored segments and verify their checksums.

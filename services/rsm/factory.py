@@ -104,6 +104,7 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
             each.transforms,
             mirror_of.get(each.id, 0),
             mirrored.get(each.id),
+            each.mirror or 0,
         )
         for each in registered
     ]

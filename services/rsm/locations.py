@@ -41,6 +41,7 @@ class Location:
             theirs is not checked.
         kind: the name of its kind of store.
         mirror_of: the number of the location of which this one is the mirror; 0: of none.
+        mirror_id: the number of its mirror; 0: it has none.
         mirrored: its store and that of its mirror; None: it has no mirror.
         topics: patterns of the topics whose segments are copied here; each matches a whole name.
         transforms: of the chunks of new copies.
@@ -58,6 +59,7 @@ class Location:
     transforms: TransformPolicy = NO_TRANSFORMS
     mirror_of: int = 0
     mirrored: MirroredBackend | None = None
+    mirror_id: int = 0
 
     @property
     def is_away(self) -> bool:

@@ -383,7 +383,8 @@ def _segment_object(location: Location, stored: StoredObject) -> SegmentObject |
     if name is None:
         return None
     where = ObjectLocation(location.location_id, stored.key)
-    return SegmentObject(where, name, stored.size_bytes, stored.etag, stored.modified_ms)
+    mirror_id = location.mirror_id or location.mirror_of
+    return SegmentObject(where, name, stored.size_bytes, stored.etag, stored.modified_ms, mirror_id)
 
 
 def _upload(location: Location, upload: Upload) -> MultipartUpload | None:

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from uuid import UUID
 
@@ -34,7 +33,7 @@ from services.api.segment_objects import (
     all_segment_objects,
     shard_of,
 )
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState, in_location
 from services.api.validation import require
 from services.common.batches import batches
 from services.common.retry import Backoff
@@ -76,7 +75,7 @@ class ScrubPlan:
             partition are spread over all parts.
         topic_ids: read only these topics; None for all.
         locations: the locations whose objects are read.
-        repairs: repair damaged segments whose logs are whole.
+        repairs: repair damaged segments whose logs are whole, here or in a mirror.
     """
 
     run_id: str
@@ -215,7 +214,9 @@ class Scrub:
     _has_listed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self._repair = SegmentRepair(self.rlmm, self.rsm, self.plan.run_id, self._acquire)
+        self._repair = SegmentRepair(
+            self.rlmm, self.rsm, self.objects, self.plan.run_id, self._acquire
+        )
 
     def run(self) -> Scrubbed:
         """Read every segment of the plan and report damaged and missing ones.
@@ -309,7 +310,7 @@ class Scrub:
             self._done.damaged += 1
             outcome = Outcome.FAILED
             if self.plan.repairs:
-                repaired = self._repair.attempt(row, anomalies, partial(self._read, manifest))
+                repaired = self._repair.attempt(row, manifest, anomalies)
                 self._done.add_repair(repaired)
                 outcome = Outcome.VERIFIED if repaired.done else outcome
         elif reason:
@@ -355,7 +356,8 @@ class Scrub:
                 if each.name.attempt in (None, content.attempt)
             }
             assert content.digests is not None  # It was read a moment ago.
-            for damage in CopyScrub(self.rsm, row, content.digests, self._acquire).damages():
+            here = in_location(row, manifest.location.location_id)
+            for damage in CopyScrub(self.rsm, here, content.digests, self._acquire).damages():
                 self._require_same(manifest, content)
                 yield corrupt(where.get(damage.kind), damage.detail)
         except RemoteResourceNotFoundError as e:

@@ -1,9 +1,10 @@
-"""Repair a segment that has lost indexes: copy it with whole ones, and let that copy be read.
+"""Repair a damaged segment: copy it with whole files, and let that copy be read.
 
-RSM rebuilds lost indexes each time it serves them. A repair makes that last: it streams
-the log and the indexes that RSM serves into another copy under the same id, and ReplaceSegmentData
-lets the segment be read from there. The log's bytes move twice, once from the store and once into
-it. The objects of before stay for readers with an earlier look-up; reconciliation deletes them.
+The files are those of the mirror, if there they are whole. Else the log must be whole, and RSM
+rebuilds lost indexes, as each time it serves them. A repair makes that last: it streams the log and
+the indexes that RSM serves into another copy under the same id, and ReplaceSegmentData lets the
+segment be read from there. The log's bytes move twice, once from the store and once into it. The
+objects of before stay for readers with an earlier look-up; reconciliation deletes them.
 
 A crash leaves objects that reconciliation deletes, and perhaps a manifest that RLMM does not know
 yet; the next repair ends that. A log that is damaged itself is copied no further than to its end,
@@ -34,12 +35,13 @@ from services.api.remote_storage_manager import (
     SegmentFile,
     SegmentFileHeader,
 )
-from services.api.segment_objects import StoredManifest
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segment_objects import ObjectLocation, SegmentObject, SegmentObjects
+from services.api.segments import RemoteLogSegmentMetadata, in_location
 from services.common.failpoints import failpoint
 
 CHUNK_BYTES = 256 * 1024
 _REASON = "indexes rebuilt"
+_OTHER_REASON = "copied from a mirror"
 _LOG = ".log"
 """The end of the key of a log."""
 
@@ -50,7 +52,7 @@ class Repaired:
 
     Attributes:
         done: the segment is read from a whole copy now.
-        text: what was rebuilt, or why nothing was.
+        text: what was rebuilt or taken from another location, or why nothing was.
     """
 
     segment_id: RemoteLogSegmentId
@@ -72,48 +74,74 @@ class SegmentRepair:
 
     rlmm: RemoteLogMetadataManager
     rsm: RemoteStorageManager
+    objects: SegmentObjects
     run_id: str
     acquire: Callable[[int], None]
 
     def attempt(
         self,
         segment: RemoteLogSegmentMetadata,
+        manifest: SegmentObject,
         anomalies: Sequence[Anomaly],
-        read_manifest: Callable[[], StoredManifest],
     ) -> Repaired:
-        """Copy a damaged segment with whole indexes and let it be read from there.
+        """Copy a damaged segment with whole files and let it be read from there.
 
-        Changes nothing if its log or its manifest is damaged, or if anything is refused.
+        Changes nothing if no location has a whole log and manifest, or if anything is refused.
 
         Args:
             segment: finished, as RLMM has it.
+            manifest: of the copy that is damaged.
             anomalies: what was found of it.
-            read_manifest: reads the manifest that is under its key.
         """
-        has_damaged_log = any(each.object_key.endswith(_LOG) for each in anomalies)
-        try:
-            done, text = False, "its log is damaged itself"
-            if not has_damaged_log:
-                done, text = self._repair(segment, read_manifest().digests)
-        except RemoteStorageError as e:
-            done, text = False, str(e)
+        self.acquire(manifest.size_bytes)
+        done, texts, here = False, list[str](), manifest.location
+        if manifest.mirror_location_id:
+            there = replace(here, location_id=manifest.mirror_location_id)
+            origin = f"location {there.location_id}"
+            done, text = self._repair_from(there, segment, [f"copied from {origin}"])
+            texts.append(text if done else f"{origin}: {text}")
+        if not done and any(each.object_key.endswith(_LOG) for each in anomalies):
+            texts.append("its log is damaged itself")
+        elif not done:
+            done, text = self._repair_from(here, segment)
+            texts.append(text)
+        text = texts[-1] if done else "; ".join(reversed(texts))
         return Repaired(segment.remote_log_segment_id, done, text)
 
+    def _repair_from(
+        self,
+        manifest: ObjectLocation,
+        segment: RemoteLogSegmentMetadata,
+        origin: Sequence[str] = (),
+    ) -> tuple[bool, str]:
+        """Copy a segment with the files of one location, which `origin` names if it is another."""
+        try:
+            digests = self.objects.read_segment_manifest(manifest).digests
+            source = in_location(segment, manifest.location_id)
+            return self._repair(segment, source, digests, origin)
+        except RemoteStorageError as e:
+            return False, str(e)
+
     def _repair(
-        self, segment: RemoteLogSegmentMetadata, digests: CopyDigests | None
+        self,
+        segment: RemoteLogSegmentMetadata,
+        source: RemoteLogSegmentMetadata,
+        digests: CopyDigests | None,
+        origin: Sequence[str],
     ) -> tuple[bool, str]:
         if segment.custom_metadata is None or digests is None:
             return False, "it has no custom metadata, so that no other copy can follow it"
         try:
-            indexes, changed = self._indexes(segment, digests)
-            data = self._data(segment, digests.log.whole, indexes)
+            indexes, changed = self._indexes(source, digests)
+            data = self._data(source, digests.log.whole, indexes)
             custom_metadata = self.rsm.copy_log_segment_data(segment, data)
         except (CorruptSegmentError, RemoteResourceNotFoundError) as e:
             return False, f"it cannot be rebuilt: {e}"
         failpoint("replacement.copied")
         assert custom_metadata is not None  # RSM has returned some for the first copy.
-        what = ", ".join(changed) or "no index; the manifest was another copy's"
-        context = MutationContext(reason=_REASON, rule_detail=f"scrub {self.run_id}: {what}"[:256])
+        what = ", ".join((*origin, *changed)) or "no index; the manifest was another copy's"
+        reason = _OTHER_REASON if origin else _REASON
+        context = MutationContext(reason=reason, rule_detail=f"scrub {self.run_id}: {what}"[:256])
         segment_id = segment.remote_log_segment_id
         try:
             self.rlmm.replace_segment_data(
