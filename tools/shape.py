@@ -24,20 +24,20 @@ BUDGETS = {
     "services/api": 6_602,
     "services/common": 2_150,
     "services/rpc": 6_070,
-    "services/rsm": 10_972,
+    "services/rsm": 10_980,
     "services/rlmm": 10_490,
-    "services/workflows": 5_118,
+    "services/workflows": 5_120,
     "services/rlm": 20_650,
     "services/records services/client": 2_230,
     "services/views": 1_440,
-    "services/cli": 8_545,
+    "services/cli": 8_549,
     "services/console": 1_170,
     "services/local": 2_560,
     "services/interop": 1_730,
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 87_948
+PRODUCT_LINES = 87_963
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_751
 TEST_LINES = 128_500

@@ -304,26 +304,30 @@ def _check_keys(call: Call) -> Iterator[Finding]:
     """Unwrap data keys of a few segments, the first of each partition, by the ring of RSM."""
     with call.tier_clients() as (_, objects, rlmm):
         try:
-            ring = objects.rewrap_keys([], dry_run=True)
             first = [
                 _first_finished(rlmm, each.topic_id_partition)
                 for each in islice(all_partitions(rlmm), _SAMPLE)
             ]
             sample = [each for each in first if each is not None]
-            seen = objects.rewrap_keys(sample, dry_run=True) if ring.current else ring
+            ring = objects.rewrap_keys(sample, dry_run=True)
         except (PermissionDeniedError, NotServedError) as e:
             yield Finding("keys", Level.SKIP, str(e))
             return
     next_step = "see docs/run/security.md#keys-of-a-ring; `sediment keys` looks at all segments"
     if ring.problem:
         yield Finding("keys", Level.FAIL, ring.problem, next_step)
-    found = [each for each in seen.outcomes if isinstance(each, SegmentKey)]
+    found = [each for each in ring.outcomes if isinstance(each, SegmentKey)]
     for key_id, problem in {each.key_id: each.problem for each in found if each.problem}.items():
         yield Finding("keys", Level.FAIL, f"key {key_id}: {problem}", next_step)
-    if ring.current and not ring.problem and not any(each.problem for each in found):
-        in_use = len({each.key_id for each in found if each.key_id})
-        text = f"{ring.current} is current; {counted(in_use, 'key')} of {len(found)} segments read"
-        yield Finding("keys", Level.OK, text)
+    if ring.problem or any(each.problem for each in found):
+        return
+    needed = ", ".join(sorted({each.key_id for each in found if each.key_id}))
+    if ring.current:
+        text = f"{ring.current} is current; {counted(len(found), 'segment')} read need "
+        yield Finding("keys", Level.OK, f"{text}{needed or 'none'}")
+    elif needed:
+        text = f"RSM has no ring: nothing checks manifests, whose seals are of the keys {needed}"
+        yield Finding("keys", Level.WARN, text, next_step)
 
 
 def _first_finished(

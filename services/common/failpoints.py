@@ -31,6 +31,7 @@ FAILPOINTS: dict[str, str] = {
     "export.kept": "An export keeps its offsets from retention; it has not read any yet.",
     "export.committed": "An export committed some offsets of a partition; others are to come.",
     "replacement.copied": "A segment's other copy is whole; RLMM does not know it yet.",
+    "rewrap.some": "Some data keys of a topic are rewrapped; others and its record are to come.",
     "restore.segment": "A restore wrote a segment; others are to come.",
     "restore.recorded": "The checkpoints have a restored log, which does not have its name yet.",
     "rsm.upload_begun": "RSM began the upload of the log object; the store has no part of it.",

@@ -72,6 +72,8 @@ def _key_of(
         if ring is not None:
             what = str(metadata.remote_log_segment_id)
             ring.require_unwraps(seal.wrapped_key, ring.use_of(manifest.key_use), what)
+        elif manifest.stored is not None and manifest.stored.is_encrypted:
+            location.data_key(manifest)
         location.authenticate(manifest, document, seal)
     except (CorruptSegmentError, StoreAccessDeniedError) as e:
         problem = str(e)

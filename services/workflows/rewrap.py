@@ -24,6 +24,7 @@ from services.api.remote_log_metadata_manager import (
 from services.api.segment_objects import KeysInUse, SegmentKey, SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.batches import batches
+from services.common.failpoints import failpoint
 
 PARALLEL = 8
 MAX_REASONS = 20
@@ -166,6 +167,7 @@ class KeyRun:
                     for segment, outcome in outcomes:
                         for each in (done,) if total is None else (done, total):
                             each.count(segment, outcome)
+                    failpoint("rewrap.some")
                 self.on_progress(total or done)
 
     def _seen(self, segments: Sequence[RemoteLogSegmentMetadata]) -> "_Outcomes":

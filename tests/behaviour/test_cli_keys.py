@@ -1,10 +1,18 @@
 """Test `sediment keys` over real services: a rotation under way, and the old key destroyed."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
+from threading import Event
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -14,9 +22,11 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
+from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from services.workflows.rewrap import KeyRun, Rewrapped
 from tests.contract.remote_storage_manager_contract import Files, a_segment, fetched, some_bytes
+from tests.contract.rsm_over_s3 import with_properties
 from tests.harness.processes import RlmmProcess, serving_rlmm
 from tests.harness.served import ServedRsm, serving
 from tests.unit.rsm.test_rsm_keys import write_key
@@ -31,11 +41,11 @@ def keys(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rsm(tmp_path: Path, keys: Path) -> Iterator[ServedRsm]:
+def settings(tmp_path: Path, keys: Path) -> RsmSettings:
     (tmp_path / "store").mkdir()
     file = tmp_path / "locations.toml"
     file.write_text(f'[keys]\ndirectory = "{keys}"\n')
-    settings = RsmSettings.model_validate(
+    return RsmSettings.model_validate(
         {
             "backend": "filesystem",
             "directory": tmp_path / "store",
@@ -45,6 +55,10 @@ def rsm(tmp_path: Path, keys: Path) -> Iterator[ServedRsm]:
             "locations_file": file,
         }
     )
+
+
+@pytest.fixture
+def rsm(settings: RsmSettings) -> Iterator[ServedRsm]:
     with serving(settings) as made:
         yield made
 
@@ -123,6 +137,86 @@ def test_a_run_that_is_cut_short_goes_on_after_the_topics_that_it_has_done(
     assert (rest.segments, rest.topics_before, rest.failed) == (2, 1, 0)
     again = KeyRun(rlmm.client, rsm.objects).rewrap()
     assert (again.segments, again.topics_before, again.changed) == (4, 0, 0)
+
+
+@pytest.mark.deep
+def test_a_rewrap_that_is_killed_is_continued_and_all_stays_readable(
+    rsm: ServedRsm, rlmm: RlmmProcess, keys: Path, settings: RsmSettings
+) -> None:
+    """The second topic has two batches, of which one is rewrapped, and the other perhaps."""
+    files = Files(some_bytes(100))
+    first, second, third = sorted(a_segment().topic_id_partition.topic_id for _ in range(3))
+    copies = [(first, 0), *((second, 10 * n) for n in range(51)), (third, 0)]
+    segments = [shipped(rsm, rlmm, files, start, topic) for topic, start in copies]
+    write_key(keys, "new", current=True)
+
+    def read_all() -> None:
+        # It has no data key and no digests in memory.
+        with closing(build_manager(settings)) as fresh:
+            fresh.check()
+            assert [fetched(fresh, each) for each in segments] == [files.log] * len(segments)
+
+    def read_until(has_ended: Event) -> None:
+        while not has_ended.is_set():
+            read_all()
+
+    has_ended = Event()
+    with ThreadPoolExecutor(1) as pool:
+        reads = pool.submit(read_until, has_ended)
+        try:
+            killed = subprocess.run(
+                [sys.executable, "-m", "services.cli", "keys", "rewrap"],
+                env={
+                    **os.environ,
+                    **rlmm.variables,
+                    "SEDIMENT_RLMM": rlmm.address,
+                    "SEDIMENT_FAILPOINT": "rewrap.some:2",
+                },
+                capture_output=True,
+                timeout=120,
+                check=False,
+            )
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+            [rest] = rlmm.answers("keys", "rewrap")
+        finally:
+            has_ended.set()
+        reads.result()
+    assert (rest["segments"], rest["topics_before"], rest["failed"]) == (52, 1, 0)
+    assert 1 <= rest["changed"] <= 2
+    (keys / "old").unlink()
+    read_all()
+    [seen] = rlmm.answers("keys")
+    assert [(each["key_id"], each["segments"]) for each in seen["keys"]] == [("new", 53)]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("encrypts", [True, False])
+def test_without_its_ring_a_tier_names_the_keys_that_it_needs(
+    rlmm: RlmmProcess, keys: Path, settings: RsmSettings, tmp_path: Path, encrypts: bool
+) -> None:
+    sealing = f'encryption = {str(encrypts).lower()}\n[keys]\ndirectory = "{keys}"'
+    for current in ("old", "new"):
+        write_key(keys, current, current=True)
+        with serving(with_properties(settings, tmp_path, sealing)) as rsm:
+            shipped(rsm, rlmm, Files(some_bytes(10)), topic_id=uuid4())
+    shutil.rmtree(keys)
+    with serving(settings.model_copy(update={"locations_file": None})) as rsm:
+        without = rlmm.beside(SEDIMENT_RSM=rsm.address)
+        shown = without.sediment("keys", "-o", "json")
+        doctor = without.sediment("doctor", "-o", "json")
+    found = {each["key_id"]: each for each in json.loads(shown.stdout)["keys"]}
+    assert {key_id: each["segments"] for key_id, each in found.items()} == {"new": 1, "old": 1}
+    findings = [e for e in json.loads(doctor.stdout)["findings"] if e["check"] == "keys"]
+    if encrypts:
+        assert shown.returncode == 1
+        assert "needs key 'old': RSM has no ring" in found["old"]["problem"]
+        assert [each["level"] for each in findings] == ["FAIL", "FAIL"]
+    else:
+        assert shown.returncode == 0
+        [finding] = findings
+        assert finding["level"] == "WARN"
+        assert "no ring" in finding["text"]
+        assert "new, old" in finding["text"]
 
 
 def test_a_key_that_is_missing_is_named(rsm: ServedRsm, rlmm: RlmmProcess, keys: Path) -> None:
