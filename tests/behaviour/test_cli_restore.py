@@ -24,12 +24,14 @@ from services.records.index_files import open_transactions, parse_aborted_txns
 from services.records.segment_indexes import IndexBuilder
 from services.rlm.kafka_log.checkpoints import read_offset_checkpoint, read_partition_metadata
 from services.rlm.kafka_log.partition_dir import list_segments, list_snapshots, read_lineage
+from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files
 from tests.contract.rlmm.segments import DELETE_FINISHED, DELETE_STARTED, move
+from tests.contract.test_rsm_transformed import ZSTD, encrypting
 from tests.harness import served_fixtures
 from tests.harness.processes import RlmmProcess
 from tests.harness.retained_log import PYTHON_HOLDER, other_process
-from tests.harness.served import ServedRsm
+from tests.harness.served import ServedRsm, serving
 from tests.harness.small_limits import small_disk
 from tests.harness.tier import SmallTier, a_topic, segment
 from tests.unit.rlm.kafka_bytes import (
@@ -137,6 +139,24 @@ def restore(rlmm: RlmmProcess, *arguments: object) -> dict[str, Any]:
     (partition,) = printed["partitions"]
     found: dict[str, Any] = partition
     return found
+
+
+@pytest.mark.deep
+def test_a_compressed_and_encrypted_partition_is_as_the_broker_had_it(
+    rlmm: RlmmProcess, tmp_path: Path, log_dir: Path
+) -> None:
+    (tmp_path / "sealed").mkdir()
+    plain = RsmSettings(backend="filesystem", directory=tmp_path / "sealed")
+    (tp,) = a_topic("orders")
+    with serving(encrypting(plain, tmp_path, ZSTD)) as rsm:
+        log = three(SmallTier(rsm.client, rlmm.client), tp)
+        rlmm.beside(SEDIMENT_RSM=rsm.address).answers("restore", "orders-0", log_dir)
+    stored = [each.stat().st_size for each in (tmp_path / "sealed").rglob("*.log")]
+    assert 0 < sum(stored) < len(log) / 2
+    folder = log_dir / "orders-0"
+    assert log_of(folder) == log
+    assert offsets(folder) == list(range(30))
+    assert read_lineage(folder) == Lineage(segment_leader_epochs(EPOCHS))
 
 
 def test_a_whole_partition_is_as_the_broker_had_it(

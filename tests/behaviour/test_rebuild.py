@@ -36,6 +36,7 @@ from services.workflows.rebuild_report import DifferenceKind, Rebuilt
 from services.workflows.reconcile import Reconciliation, ReconciliationPlan
 from services.workflows.segment_views import MetadataView, store_views
 from tests.contract.remote_storage_manager_contract import Files
+from tests.contract.test_rsm_transformed import ZSTD, encrypting
 from tests.harness.databases import Databases, OwnRlmm
 from tests.harness.eventually import PATIENT, eventually
 from tests.harness.local_servers import DatabaseServer
@@ -307,6 +308,37 @@ def test_a_damaged_copy_is_named_and_left_out(tier: FileTier, empty: FileTier, k
     assert ids(empty.rows(tier.tp)) == ids([sound])
     [named] = [each for each in done.differences if each.kind is DifferenceKind.DAMAGED]
     assert (named.segment_id, named.start_offset) == (ids([broken])[0], broken.start_offset)
+
+
+def test_of_a_compressed_and_encrypted_bucket_only_what_authenticates_comes_back(
+    rlmm: OwnRlmm, empty: FileTier, tmp_path: Path
+) -> None:
+    (tmp_path / "sealed").mkdir()
+    plain = RsmSettings(backend="filesystem", directory=tmp_path / "sealed")
+    settings = encrypting(plain, tmp_path, ZSTD)
+    [tp], store = a_topic("orders"), FilesystemStorage(tmp_path / "sealed")
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        sound, altered, unsealed, spliced = copies = SmallTier(rsm, rlmm).fill(tp, 4)
+        keys = [segment_keys("", each).manifest for each in copies]
+        _, seal = store.get(keys[0]).split(b"\n", 1)
+        documents = [store.get(key).split(b"\n")[0] for key in keys]
+        of_other_broker = documents[1].replace(b'"broker_id":1', b'"broker_id":2')
+        own_seal = store.get(keys[1]).split(b"\n", 1)[1]
+        store.put(keys[1], b"\n".join([of_other_broker, own_seal]))
+        store.put(keys[2], documents[2])
+        store.put(keys[3], b"\n".join([documents[3], seal]))
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        after = replace(empty, rsm=rsm)
+        done = run(after, apply=True)
+        assert counts(done) == {"ONLY_IN_BUCKET": 1, "DAMAGED": 2, "REFUSED": 1}
+        require_readable(after, [sound])
+    assert ids(empty.rows(tp)) == ids([sound])
+    details = {each.segment_id: each.detail for each in done.differences}
+    assert "fails its authentication" in details[altered.remote_log_segment_id.id]
+    assert "has no seal" in details[unsealed.remote_log_segment_id.id]
+    assert "fails its authentication" in details[spliced.remote_log_segment_id.id]
 
 
 def test_a_manifest_of_another_topic_name_is_left_out(tier: FileTier, empty: FileTier) -> None:

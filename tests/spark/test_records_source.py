@@ -37,6 +37,8 @@ from services.rsm.settings import RsmSettings
 from spark_jobs.records.schema import RECORDS_SCHEMA, WITH_HEADERS_SCHEMA
 from spark_jobs.records.source import SedimentRecords
 from spark_jobs.records.stream import EPOCHS, FIRST, from_json
+from tests.contract.rsm_over_s3 import settings_for
+from tests.contract.test_rsm_transformed import ZSTD, encrypting, json_log
 from tests.harness.served import serving
 from tests.harness.synthetic_log import bomb
 from tests.harness.tier import BROKER, a_topic
@@ -579,6 +581,23 @@ def test_logs_are_read_from_the_store_itself_and_streamed_where_it_is_damaged(
         with closing(DirectReader(rsm)) as reader:
             assert next(iter(reader.fetch_log_segment(made, 0, 9))) == log[:10]
         assert rsm.streamed == 1
+
+
+@pytest.mark.deep
+def test_compressed_and_encrypted_logs_are_read_as_they_were(
+    s3: S3Endpoint, tier: ServedTier, tmp_path: Path
+) -> None:
+    """The store itself is of no use to their readers: they stream."""
+    settings = encrypting(settings_for(s3, {"direct_reads": True}), tmp_path, ZSTD)
+    [tp] = a_topic()
+    values = [json_log(500_000 + number) for number in range(5)]
+    with serving(settings) as served:
+        own = ServedTier(served.client, tier.rlmm, served.address, tier.rlmm_address)
+        copied(own, tp, 0, [plain(at, [value]) for at, value in enumerate(values)])
+        for direct_reads in ("true", "false"):
+            split = tasks(own, subscribe=tp.topic, directReads=direct_reads, splitBytes=1_000_000)
+            assert [row["value"] for rows in split for row in rows] == values
+            assert len(split) > 1
 
 
 def names(s3: S3Endpoint, bucket: str) -> list[str]:
