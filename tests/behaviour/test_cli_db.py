@@ -20,6 +20,7 @@ from services.rlmm.database.schema import (
     upgrade,
 )
 from services.rlmm.database.schema_revision import known_revision
+from tests.harness.databases import Databases
 from tests.harness.local_servers import DatabaseServer
 from tests.harness.sediment_command import Completed, sediment
 
@@ -51,6 +52,11 @@ def postgres(server_directory: Path) -> Iterator[DatabaseServer]:
 def migrated_database(postgres: DatabaseServer) -> str:
     schema.upgrade(postgres.create_database("migrated"))
     return "migrated"
+
+
+@pytest.fixture(scope="module")
+def databases(postgres: DatabaseServer, migrated_database: str) -> Databases:
+    return Databases(postgres, migrated_database)
 
 
 @pytest.mark.deep

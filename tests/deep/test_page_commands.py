@@ -53,7 +53,7 @@ BEFORE = {
     "use/spark.md": ["holds set profiles-0 --name /var/lib/tables/records --reason 'as an export'"],
 }
 """What has happened when a reader needs the page's commands."""
-PARTS = ("--kept", "delete-records")
+PARTS = ("--kept", "delete-records", "--mirror")
 BOUNDED = {"top": "top --count 1", "top --interval 10 --count 6": "top --interval 1 --count 2"}
 """What would run for ever, or a minute."""
 OF_BROKERS = "sediment.local.retention.owner"
@@ -63,8 +63,9 @@ MAY_FIND = {
     "doctor": {0, 1},
     "fetch --kept": {1},
     "topics delete-records": {3},
+    "copy --mirror": {2},
 }
-"""The bundled log has blocked segments, no broker has deleted a segment that is kept, and the holds
+"""No location here has a mirror. The bundled log has blocked segments, no broker has deleted a segment that is kept, and the holds
 of a page keep the records that it then deletes.
 """
 
