@@ -65,8 +65,8 @@ MAY_FIND = {
     "topics delete-records": {3},
     "copy --mirror": {2},
 }
-"""No location here has a mirror. The bundled log has blocked segments, no broker has deleted a segment that is kept, and the holds
-of a page keep the records that it then deletes.
+"""No location here has a mirror. The bundled log has blocked segments, no broker has deleted a
+segment that is kept, and the holds of a page keep the records that it then deletes.
 """
 
 
