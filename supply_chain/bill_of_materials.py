@@ -39,6 +39,7 @@ _CLASSIFIERS = {
 }
 _READ = {
     "atheris": "Apache-2.0",
+    "hdfs-native": "Apache-2.0",
     "kubernetes-validate": "Apache-2.0",
     "lz4": "BSD-3-Clause",
     "mypy-protobuf": "Apache-2.0",

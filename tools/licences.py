@@ -18,6 +18,7 @@ SETS = {
     "spark": "the Spark image",
     "embedded": "`sediment up`",
     "kafka-demo": "demos, tests",
+    "hdfs": "services on HDFS",
     "build": "building",
     "sbom": "building",
     "console": "the console",

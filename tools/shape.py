@@ -23,8 +23,8 @@ SHORT_LINES = 30
 BUDGETS = {
     "services/api": 6_602,
     "services/common": 2_150,
-    "services/rpc": 6_070,
-    "services/rsm": 10_980,
+    "services/rpc": 6_076,
+    "services/rsm": 11_346,
     "services/rlmm": 10_490,
     "services/workflows": 5_120,
     "services/rlm": 20_650,
@@ -37,9 +37,9 @@ BUDGETS = {
     "spark_jobs": 8_430,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 87_963
+PRODUCT_LINES = 88_329
 PLUGIN_LINES = 6_260
-TOOLS_LINES = 3_751
+TOOLS_LINES = 3_752
 TEST_LINES = 128_500
 SETTINGS = 168
 RPCS = 71

@@ -111,7 +111,7 @@ class RsmSettings(DividedSettings):
     prefix: str = Field(default="", pattern=PREFIX_PATTERN, max_length=MAX_PREFIX_LENGTH)
     """Prefix of every object key: empty, or folders ending with a slash."""
     directory: Path | None = None
-    """filesystem: directory that holds the objects; must exist."""
+    """filesystem, hdfs: directory that holds the objects; must exist."""
     endpoint: str = Field(default="", pattern=ENDPOINT_PATTERN)
     """s3: address of the store, HOST:PORT."""
     region: str = ""

@@ -1,7 +1,7 @@
-"""Run emulators of Google Cloud Storage and of Azure Blob Storage, made from pinned sources.
+"""Run emulators of Google Cloud Storage and of Azure Blob Storage, and a small real HDFS.
 
-They are kept in the user's cache by version. They check hardly any credentials: for trying and for
-tests only.
+They are made from pinned sources and kept in the user's cache by version. They check hardly any
+credentials: for trying and for tests only.
 """
 
 import base64
@@ -17,16 +17,21 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable
 from email.utils import formatdate
+from importlib.util import find_spec
 from pathlib import Path
 
 import platformdirs
 import urllib3
+from hdfs_native import Client
 from urllib3.exceptions import HTTPError
 
+from demos.kafka_broker import find_java
 from services.local.data_directory import write_secret
 from services.local.process import LOOPBACK, PORT_FILE, ChildProcess, ProcessError, ServerProcess
+from tests.harness.jars import ensure_jars
 
 _SOURCES = Path(__file__).parent
+_HDFS = _SOURCES.parent / "spark" / "hdfs"
 _BUILD_TIMEOUT_S = 1_800
 _PROBE_TIMEOUT_S = 5.0
 
@@ -35,6 +40,7 @@ class StoreEmulator(ServerProcess):
     """A store of one kind, with its data in `directory`, kept between runs. Not thread-safe."""
 
     backend: str
+    lists_uploads = False
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
@@ -70,6 +76,10 @@ class StoreEmulator(ServerProcess):
     def options(self) -> dict[str, str]:
         """Return the options of a location in this store, which name files of `directory`."""
 
+    def place(self, bucket: str) -> dict[str, str]:
+        """Return the fields of a location that name a bucket."""
+        return {"bucket": bucket}
+
     def rsm_settings(
         self, bucket: str, prefix: str, registry: Path, address: str | None = None
     ) -> dict[str, str]:
@@ -78,8 +88,8 @@ class StoreEmulator(ServerProcess):
         Args:
             address: where RSM finds the store; None for its own address.
         """
-        where = {"endpoint": address or self.address, "bucket": bucket, "prefix": prefix}
-        entry = {"backend": self.backend, **where}
+        entry = {"backend": self.backend, "endpoint": address or self.address}
+        entry |= {**self.place(bucket), "prefix": prefix}
         lines = ["[[location]]", "id = 1", "secure = false"]
         lines += [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
         lines += ["[location.options]"]
@@ -207,7 +217,50 @@ class Azurite(StoreEmulator):
         return self._serves(f"/{self.account}?comp=list")
 
 
-EMULATORS: dict[str, type[StoreEmulator]] = {each.backend: each for each in (FakeGcs, Azurite)}
+class OneNodeHdfs(StoreEmulator):
+    """A name node and a data node in one process; their jars come from Maven Central and PySpark.
+
+    `tests/spark/hdfs/pom.xml` names the version.
+    """
+
+    backend = "hdfs"
+    _START_TIMEOUT_MS = 300_000
+    lists_uploads = True
+
+    @classmethod
+    def ensure_built(cls) -> Path:
+        return ensure_jars(_HDFS / "pom.xml", "hdfs")
+
+    def ensure_bucket(self, name: str) -> None:
+        Client(self.uri, {}).mkdirs(f"/{name}", create_parent=True)
+
+    def place(self, bucket: str) -> dict[str, str]:
+        return {"directory": f"/{bucket}"}
+
+    def options(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def uri(self) -> str:
+        return f"hdfs://{self.address}"
+
+    def _program(self) -> ChildProcess:
+        spark = find_spec("pyspark")
+        if spark is None or spark.origin is None:
+            raise ProcessError("HDFS needs Hadoop's jars of PySpark: run `make install-spark`")
+        jars = f"{self.ensure_built()}/*:{Path(spark.origin).parent}/jars/*"
+        quick = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        argv: list[str | Path] = [find_java(), *quick, "-cp", jars, _HDFS / "OneNodeHdfs.java"]
+        argv += [self._directory / "data", str(self._ports[0])]
+        return ChildProcess("hdfs", argv, self._directory)
+
+    def _is_ready(self) -> bool:
+        return "hdfs://" in self.process.stdout_path.read_text()
+
+
+EMULATORS: dict[str, type[StoreEmulator]] = {
+    each.backend: each for each in (FakeGcs, Azurite, OneNodeHdfs)
+}
 
 
 def _made(name: str, sources: Path, make: Callable[[Path], None]) -> Path:

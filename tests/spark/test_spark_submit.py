@@ -16,13 +16,13 @@ from services.api.ids import TopicIdPartition
 from services.api.operations import AnomalyKind
 from services.api.remote_log_metadata_manager import all_anomalies
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
+from tests.harness.emulators import OneNodeHdfs
 from tests.harness.jars import ensure_s3a_jars
 from tests.harness.tier import Tier, a_topic
 from tests.spark.bare_environment import BareEnvironment, make_bare_environment
 from tests.spark.buckets import Bucket
 from tests.spark.commands import TIMEOUT_S, Swept
 from tests.spark.made_logs import copied, plain
-from tests.spark.one_node_hdfs import one_node_hdfs
 from tests.spark.s3a_properties import s3a_properties
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 from tests.spark.tiers import due_partitions
@@ -177,8 +177,8 @@ def test_workers_with_separate_disks_sweep_from_a_bucket_with_keys_of_its_own(
 @pytest.mark.long
 def test_workers_with_separate_disks_sweep_from_hdfs(submitted: Submitted) -> None:
     tp, directory = expired(submitted.tier), submitted.cwd
-    with one_node_hdfs(submitted.environment.spark_home, directory / "hdfs") as uri:
-        submitted.assert_all_deleted(tp, submitted.sweep(tp, f"{uri}/sweeps"))
+    with OneNodeHdfs(directory / "hdfs") as hdfs:
+        submitted.assert_all_deleted(tp, submitted.sweep(tp, f"{hdfs.uri}/sweeps"))
         # The rows are in HDFS, and nowhere else.
         assert not list(directory.rglob("part-*.parquet"))
         assert list((directory / "hdfs").rglob("blk_*")), sorted(directory.rglob("*"))

@@ -13,15 +13,16 @@ from tests.contract.remote_storage_manager_contract import MIB
 from tests.harness.emulators import EMULATORS, StoreEmulator
 
 BUCKET = "segments"
+KIND = os.environ.get("TEST_STORE", "")
+LISTS_UPLOADS = KIND in EMULATORS and EMULATORS[KIND].lists_uploads
 StoreSettings = Callable[..., RsmSettings]
 
 
 @pytest.fixture(scope="session")
 def emulator(server_directory: Path) -> Iterator[StoreEmulator]:
-    kind = os.environ.get("TEST_STORE", "")
-    if kind not in EMULATORS:
-        pytest.fail(f"TEST_STORE is {kind!r}: must be one of {', '.join(EMULATORS)}")
-    with EMULATORS[kind](server_directory / kind) as running:
+    if KIND not in EMULATORS:
+        pytest.fail(f"TEST_STORE is {KIND!r}: must be one of {', '.join(EMULATORS)}")
+    with EMULATORS[KIND](server_directory / KIND) as running:
         running.ensure_bucket(BUCKET)
         yield running
 

@@ -20,7 +20,7 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.contract.rsm_over_s3 import everything_in
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
 from tests.harness.local_servers import free_ports
-from tests.stores.conftest import StoreSettings
+from tests.stores.conftest import LISTS_UPLOADS, StoreSettings
 
 # A budget of CPU time is for the quick tests; these have targets of their own.
 pytestmark = pytest.mark.deep
@@ -39,6 +39,8 @@ class TestInStore(RemoteStorageManagerContract):
 
 
 class TestObjectsInStore(SegmentObjectsContract):
+    __test__ = LISTS_UPLOADS
+
     @pytest.fixture
     def segment_objects(self, manager: ObjectRemoteStorageManager) -> SegmentObjects:
         return manager.objects
@@ -47,6 +49,10 @@ class TestObjectsInStore(SegmentObjectsContract):
     def own_store(self, settings: RsmSettings) -> Store:
         assert settings.location_id == LOCATION_ID
         return Store(build_backend(settings), settings.prefix)
+
+
+class TestObjectsInCloud(TestObjectsInStore):
+    __test__ = not LISTS_UPLOADS
 
     def test_incomplete_uploads_are_listed_and_aborted(self) -> None:
         """The libraries of these stores list none: the store's lifecycle ends them."""

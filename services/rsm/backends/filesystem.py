@@ -8,8 +8,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from crc32c import crc32c
-
 from services.api.errors import (
     CorruptSegmentError,
     RemoteResourceNotFoundError,
@@ -27,6 +25,7 @@ from services.rsm.backends.protocol import (
     Upload,
     UploadedPart,
     read_chunks,
+    require_crc,
     require_reaches,
 )
 
@@ -64,7 +63,7 @@ class FilesystemStorage:
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
         if crc is not None:
-            _require_crc(data, crc, key)
+            require_crc(data, crc, key)
         with self._errors(f"writing {key}"):
             os.replace(self._write_aside(key, data), self._path(key))
             self._sync_directories(key)
@@ -96,7 +95,7 @@ class FilesystemStorage:
         return upload
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
-        crc = _require_crc(part.data, part.crc, f"part {part.number} of {upload.key}")
+        crc = require_crc(part.data, part.crc, f"part {part.number} of {upload.key}")
         with self._errors(f"writing {upload.key}"), self._aside(upload).open("r+b") as file:
             file.seek(part.offset)
             file.write(part.data)
@@ -268,14 +267,6 @@ def _unless_gone(error: OSError) -> None:
     """
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _require_crc(data: bytes | memoryview, crc: int | None, what: str) -> int:
-    """Return the crc32c of `data`; raise RetriableRemoteStorageError if it is not `crc`."""
-    found = crc32c(data)
-    if crc not in (None, found):
-        raise RetriableRemoteStorageError(f"writing {what}: crc32c is {found:08x}, not {crc:08x}")
-    return found
 
 
 class FilesystemKind(StoreKind):

@@ -4,16 +4,15 @@ import logging
 import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from threading import Condition, Lock
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import obstore
-from crc32c import crc32c
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore
 
-from services.api.calls import current_call
 from services.api.errors import (
     CorruptSegmentError,
     RemoteResourceNotFoundError,
@@ -21,6 +20,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.rsm.backends.object_store_errors import store_errors, was_retried
+from services.rsm.backends.parts_in_order import PartsInOrder
 from services.rsm.backends.protocol import (
     FIRST_CHUNK_BYTES,
     MAX_SMALL_OBJECT_BYTES,
@@ -31,6 +31,7 @@ from services.rsm.backends.protocol import (
     Upload,
     UploadedPart,
     read_chunks,
+    require_crc,
     require_reaches,
 )
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 # Parts of one upload on their way, each a copy in the library's memory.
 _PARTS_IN_FLIGHT = 2
-_LOOK_EVERY_S = 0.1
 # Below every key of RSM, so that a list of it is empty.
 _NO_SUCH_FOLDER = "~no-such-folder"
 
@@ -63,14 +63,14 @@ class ObjectStorage:
         self._store = store
         self._bucket = bucket
         self._part_size_bytes = part_size_bytes
-        self._writers: dict[str, _PartsInOrder] = {}
+        self._writers: dict[str, _Writer] = {}
         self._lock = Lock()
 
     def check_and_get(self, key: str) -> bytes:
         return self.get(key)
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
-        _require_crc(data, crc, self._named(key))
+        require_crc(data, crc, self._named(key))
         with store_errors(f"writing {self._named(key)}"):
             obstore.put(self._store, key, data, use_multipart=False)
 
@@ -117,18 +117,20 @@ class ObjectStorage:
             max_concurrency=_PARTS_IN_FLIGHT,
         )
         with self._lock:
-            self._writers[upload.upload_id] = _PartsInOrder(file)
+            # A copy: the library sends a part later, when the caller fills its buffer again.
+            parts = PartsInOrder(lambda data: file.write(bytes(data)))
+            self._writers[upload.upload_id] = _Writer(file, parts)
         return upload
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
         what = f"writing part {part.number} of {self._named(upload.key)}"
-        crc = _require_crc(part.data, part.crc, what)
+        crc = require_crc(part.data, part.crc, what)
         with self._lock:
             writer = self._writers.get(upload.upload_id)
         if writer is None:
             raise RetriableRemoteStorageError(f"{what}: the upload has ended")
         with store_errors(what):
-            writer.write(part, what)
+            writer.parts.write(part, what)
         return UploadedPart(part.number, "", crc)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
@@ -145,8 +147,12 @@ class ObjectStorage:
         with self._lock:
             writer = self._writers.pop(upload.upload_id, None)
         if writer is not None:
-            with store_errors(f"ending the upload of {self._named(upload.key)}"):
-                writer.abort()
+            with (
+                store_errors(f"ending the upload of {self._named(upload.key)}"),
+                suppress(_Aborted),
+                writer.file,
+            ):
+                raise _Aborted
 
     def get(self, key: str) -> bytes:
         what = f"reading {self._named(key)}"
@@ -245,48 +251,12 @@ class ObjectStorage:
         return f"{key} of bucket {self._bucket!r}" if key else f"bucket {self._bucket!r}"
 
 
-class _PartsInOrder:
-    """Writes the parts of one object in the order of their numbers, whoever brings them."""
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """An unfinished object: the library's file, and the parts written to it."""
 
-    def __init__(self, file: "WritableFile") -> None:
-        self.file = file
-        self._turns = Condition()
-        self._next = 1
-        self._failed = False
-
-    def write(self, part: Part, what: str) -> None:
-        """Wait for the parts before this one, and write it.
-
-        Raises:
-            RetriableRemoteStorageError: a part before it failed, or the caller has left.
-        """
-        with self._turns:
-            while self._next != part.number and not self._failed:
-                # The part before may have been given up before it came here.
-                if not current_call().is_active():
-                    self._failed = True
-                    break
-                self._turns.wait(_LOOK_EVERY_S)
-            if self._failed:
-                raise RetriableRemoteStorageError(f"{what}: a part before it was not written")
-        try:
-            # A copy: the library sends it later, when the caller fills its buffer again.
-            self.file.write(bytes(part.data))
-        except BaseException:
-            self._end_turn(failed=True)
-            raise
-        self._end_turn(failed=False)
-
-    def abort(self) -> None:
-        """End the upload, which the library does if the file's block is left by an error."""
-        with suppress(_Aborted), self.file:
-            raise _Aborted
-
-    def _end_turn(self, *, failed: bool) -> None:
-        with self._turns:
-            self._failed |= failed
-            self._next += 1
-            self._turns.notify_all()
+    file: "WritableFile"
+    parts: PartsInOrder
 
 
 class _Aborted(Exception):
@@ -322,11 +292,3 @@ def _stored(meta: "ObjectMeta") -> StoredObject:
     return StoredObject(
         meta["path"], meta["size"], etag, int(meta["last_modified"].timestamp() * 1000)
     )
-
-
-def _require_crc(data: bytes | memoryview, crc: int | None, what: str) -> int:
-    """Return the crc32c of `data`; raise RetriableRemoteStorageError if it is not `crc`."""
-    found = crc32c(data)
-    if crc not in (None, found):
-        raise RetriableRemoteStorageError(f"writing {what}: crc32c is {found:08x}, not {crc:08x}")
-    return found

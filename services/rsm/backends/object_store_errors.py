@@ -48,18 +48,12 @@ def store_errors(what: str) -> Iterator[None]:
         raise
     except (BaseError, OSError) as e:
         was_answered = _STATUS.search(str(e)) is not None
-        raise _error_for(str(e), what) from (e if was_answered else _no_answer(e))
+        raise _error_for(str(e), what) from (e if was_answered else NoAnswerError(e))
 
 
 def was_retried(error: BaseException) -> bool:
     """Return whether the library sent the request more than once."""
     return _RETRIED.search(str(error)) is not None
-
-
-def _no_answer(error: BaseException) -> NoAnswerError:
-    no_answer = NoAnswerError()
-    no_answer.__cause__ = error
-    return no_answer
 
 
 def _error_for(text: str, what: str) -> RemoteStorageError:

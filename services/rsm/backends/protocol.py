@@ -5,6 +5,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from crc32c import crc32c
+
 from services.api.errors import CorruptSegmentError, RemoteStorageError, RetriableRemoteStorageError
 
 # Small first chunks bring the first bytes early; large chunks after them cost least per byte.
@@ -20,6 +22,14 @@ def require_reaches(end: int, object_size_bytes: int, what: str) -> None:
     """Raise CorruptSegmentError if an object has no byte at `end`, which was once written."""
     if end >= object_size_bytes:
         raise CorruptSegmentError(f"{what}: the object has only {object_size_bytes} bytes")
+
+
+def require_crc(data: bytes | memoryview, crc: int | None, what: str) -> int:
+    """Return the crc32c of `data`; raise RetriableRemoteStorageError if it is not `crc`."""
+    found = crc32c(data)
+    if crc not in (None, found):
+        raise RetriableRemoteStorageError(f"writing {what}: crc32c is {found:08x}, not {crc:08x}")
+    return found
 
 
 def read_chunks(
@@ -123,8 +133,12 @@ class SignedUrl:
 class NoAnswerError(Exception):
     """Mark an error after which the request may have taken effect, or may yet do so.
 
-    Only ever the cause of another error within RSM.
+    Only ever the cause of another error within RSM; `cause` is what was raised, if anything was.
     """
+
+    def __init__(self, cause: BaseException | None = None) -> None:
+        super().__init__()
+        self.__cause__ = cause
 
 
 def had_no_answer(error: RemoteStorageError) -> bool:

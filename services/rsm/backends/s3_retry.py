@@ -252,7 +252,7 @@ def s3_errors(what: str) -> Iterator[None]:
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
     except GivenUpError as e:
         text = f"{what}: no answer from the object store; not retried: {e.why}"
-        raise RetriableRemoteStorageError(text) from _no_answer(e)
+        raise RetriableRemoteStorageError(text) from NoAnswerError(e)
     except UnusableAnswerError as e:
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store: {e}") from e
     except HTTPError as e:
@@ -260,10 +260,4 @@ def s3_errors(what: str) -> Iterator[None]:
         pool = e.pool if isinstance(e, PoolError) else None
         at = "" if pool is None else f" at {pool.host}:{pool.port}"
         text = f"{what}: the object store{at} cannot be reached ({type(e).__name__})"
-        raise RetriableRemoteStorageError(text) from _no_answer(e)
-
-
-def _no_answer(error: HTTPError) -> NoAnswerError:
-    no_answer = NoAnswerError()
-    no_answer.__cause__ = error
-    return no_answer
+        raise RetriableRemoteStorageError(text) from NoAnswerError(e)

@@ -124,7 +124,7 @@ def test_the_properties_become_headers_of_s3() -> None:
         (OLD.replace("id = 1", "id = 0"), "location entry 1, id: "),
         (OLD.replace("id = 1", "id = 65536"), "location entry 1, id: "),
         (OLD.replace("id = 1", 'id = "1"'), "location entry 1, id: "),
-        (OLD.replace('"s3"', '"hdfs"'), "location entry 1, backend: "),
+        (OLD.replace('"s3"', '"tape"'), "location entry 1, backend: "),
         (OLD.replace("old/", "old"), "location entry 1, prefix: "),
         (OLD.replace("old/", "old/../new/"), "location entry 1, prefix: "),
         (OLD.replace('bucket = "segments"', ""), 'backend = "s3" also needs bucket'),
