@@ -24,20 +24,20 @@ BUDGETS = {
     "services/api": 6_602,
     "services/common": 2_150,
     "services/rpc": 6_076,
-    "services/rsm": 11_346,
+    "services/rsm": 11_322,
     "services/rlmm": 10_490,
     "services/workflows": 5_120,
     "services/rlm": 20_650,
-    "services/records services/client": 2_230,
+    "services/records services/client": 2_212,
     "services/views": 1_440,
-    "services/cli": 8_549,
+    "services/cli": 8_538,
     "services/console": 1_170,
     "services/local": 2_560,
     "services/interop": 1_730,
-    "spark_jobs": 8_430,
+    "spark_jobs": 8_377,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 88_329
+PRODUCT_LINES = 88_223
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_752
 TEST_LINES = 128_500

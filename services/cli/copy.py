@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,7 +17,8 @@ from services.cli.store import store_settings
 from services.common.quantities import DURATION_MS, counted
 from services.rsm.factory import build_locations
 from services.rsm.leaving import LocalTieredStorageDirectory
-from services.rsm.mirror_copy import MirrorCopy
+from services.rsm.mirror_copy import MirrorCopy, Mirrored
+from services.views.documents import Json
 from services.views.texts import size_text
 from services.workflows.adoption import Adoption, delete_sources
 from services.workflows.copy_segments import (
@@ -30,6 +32,8 @@ from services.workflows.deletion import REPLACED_STAY_MS
 from services.workflows.scrub import DEFAULT_RATE_BYTES_PER_S
 
 app = command_group()
+
+_COUNTS = ("copied", "copied_bytes", "present", "gone", "failed")
 
 
 @app.command()
@@ -105,30 +109,14 @@ def copy(
             for error in delete_sources(metadata, store, delete_source, plan.topics):
                 deleted += error is None
                 not_deleted += [] if error is None else [str(error)]
-    document = {
+    run = {
         "run_id": run_id,
         "target": "own" if to is None else str(to),
         "topics": sorted(plan.topics.values()),
         "rate_bytes_per_s": rate,
-        "copied": done.copied,
-        "copied_bytes": done.copied_bytes,
-        "present": done.present,
-        "gone": done.gone,
-        "failed": done.failed,
-        "reasons": done.reasons,
-        "sources_deleted": deleted,
-        "sources_left": not_deleted,
     }
-    rows = [
-        ("copied and verified", done.copied),
-        ("copied", size_text(done.copied_bytes)),
-        ("copied before", done.present),
-        ("deleted meanwhile", done.gone),
-        ("not copied", done.failed),
-        *([] if delete_source is None else [("without a source", deleted)]),
-    ]
-    call.show(document, ("Copied", ("", ""), rows), lines=[*done.reasons, *not_deleted])
-    raise typer.Exit(EXIT_FAILED if done.failed or not_deleted else 0)
+    sources = None if delete_source is None else (deleted, not_deleted)
+    raise typer.Exit(_show(call, run, [done], "Copied", ("copied and verified", "copied"), sources))
 
 
 def _copy_to_mirrors(call: Call, run_id: str, rate: int, parallel: int) -> int:
@@ -152,30 +140,38 @@ def _copy_to_mirrors(call: Call, run_id: str, rate: int, parallel: int) -> int:
             ).run()
             for each in mirrored
         ]
-    document = {
-        "run_id": run_id,
-        "target": "mirror",
-        "topics": [],
-        "rate_bytes_per_s": rate,
-        "copied": sum(done.copied for done in runs),
-        "copied_bytes": sum(done.copied_bytes for done in runs),
-        "present": sum(done.present for done in runs),
-        "gone": sum(done.gone for done in runs),
-        "failed": sum(done.failed for done in runs),
-        "reasons": [reason for done in runs for reason in done.reasons],
-        "sources_deleted": 0,
-        "sources_left": [],
-    }
+    run = {"run_id": run_id, "target": "mirror", "topics": [], "rate_bytes_per_s": rate}
+    return _show(call, run, runs, "Copied to mirrors", ("copied", "size"))
+
+
+def _show(
+    call: Call,
+    run: Json,
+    runs: Sequence[Copied] | Sequence[Mirrored],
+    title: str,
+    words: tuple[str, str],
+    sources: tuple[int, list[str]] | None = None,
+) -> int:
+    """Print what was copied; return the exit code.
+
+    Args:
+        words: for how many segments were copied, and for their size.
+        sources: how many sources were deleted, and why others were not; None: none were to be.
+    """
+    sums = {name: sum(getattr(each, name) for each in runs) for name in _COUNTS}
+    reasons = [reason for each in runs for reason in each.reasons]
+    deleted, not_deleted = sources or (0, [])
     rows = [
-        ("copied", document["copied"]),
-        ("size", size_text(sum(done.copied_bytes for done in runs))),
-        ("copied before", document["present"]),
-        ("deleted meanwhile", document["gone"]),
-        ("not copied", document["failed"]),
+        (words[0], sums["copied"]),
+        (words[1], size_text(sums["copied_bytes"])),
+        ("copied before", sums["present"]),
+        ("deleted meanwhile", sums["gone"]),
+        ("not copied", sums["failed"]),
+        *([] if sources is None else [("without a source", deleted)]),
     ]
-    lines = [reason for done in runs for reason in done.reasons]
-    call.show(document, ("Copied to mirrors", ("", ""), rows), lines=lines)
-    return EXIT_FAILED if document["failed"] else 0
+    ends = {"reasons": reasons, "sources_deleted": deleted, "sources_left": not_deleted}
+    call.show({**run, **sums, **ends}, (title, ("", ""), rows), lines=[*reasons, *not_deleted])
+    return EXIT_FAILED if sums["failed"] or not_deleted else 0
 
 
 def _wait(left_s: float) -> None:

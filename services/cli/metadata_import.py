@@ -18,7 +18,7 @@ from services.common.quantities import counted
 from services.interop.metadata_fold import Drop, UnreadableRecordError
 from services.interop.metadata_import import ImportPlan, ImportReport, MetadataImport
 from services.interop.metadata_topic import METADATA_TOPIC
-from services.views.documents import Json
+from services.views.documents import Json, fields_as_json
 
 BEHIND_S = 1.0
 """Between two reads of the live topic."""
@@ -172,18 +172,11 @@ def _as_json(source: KafkaSource, done: ImportReport) -> Json:
         "cluster_id": source.cluster_id,
         "metadata_topic_id": uuid_to_text(source.topic_id),
         "records": done.records,
-        "imported": of.imported,
-        "moved": of.moved,
-        "repeated": of.repeated,
+        **fields_as_json(of, "imported", "moved", "repeated"),
         "not_selected": done.not_selected,
         "dropped": {why.name: done.dropped[why] for why in Drop},
         "examples": [
-            {
-                "why": each.why.name,
-                "partition": each.partition,
-                "offset": each.offset,
-                "what": each.what,
-            }
+            {"why": each.why.name, **fields_as_json(each, "partition", "offset", "what")}
             for each in done.examples
         ],
         "log_starts": done.log_starts,

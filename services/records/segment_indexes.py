@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from services.api.segments import SegmentLeaderEpoch
-from services.records.batches import Batch, Claims, Window, walk_batches
+from services.records.batches import Batch
 from services.records.decode import Marker, control_marker
 from services.records.index_files import OFFSET_ENTRY, TIME_ENTRY, AbortedTxn
 
@@ -118,21 +118,3 @@ class IndexBuilder:
             relative = self._max_timestamp_offset - self._base_offset
             self._times += TIME_ENTRY.pack(self.max_timestamp_ms, relative)
             self._last_timestamp_ms = self.max_timestamp_ms
-
-
-def walk_segment(
-    window: Window,
-    size_bytes: int,
-    base_offset: int,
-    transactions: Transactions | None,
-    claims: Claims,
-) -> IndexBuilder:
-    """Read and verify a whole segment, one batch in memory at a time, and build its indexes.
-
-    Raises:
-        BatchError: if a batch is damaged: no index of the segment can be trusted then.
-    """
-    builder = IndexBuilder(base_offset, transactions)
-    for batch in walk_batches(window, 0, size_bytes, base_offset, verify=True, claims=claims):
-        builder.observe(batch)
-    return builder

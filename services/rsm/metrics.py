@@ -2,9 +2,8 @@
 
 import errno
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -17,16 +16,15 @@ from services.api.errors import (
     StoreNotFoundError,
 )
 from services.rsm.backends.protocol import (
-    Part,
     SignedUrl,
     StorageBackend,
     StoredObject,
     Upload,
-    UploadedPart,
     had_no_answer,
 )
 from services.rsm.upload import PartBuffers
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Operation: TypeAlias = Literal["check", "get", "fetch", "put", "upload", "list", "delete"]
@@ -84,47 +82,42 @@ def publish_part_buffers(buffers: PartBuffers) -> None:
     BUFFERS_WAITING.set_function(lambda: buffers.waiting)
 
 
+def _measured(
+    operation: Operation, method: Callable[Concatenate[Any, P], T]
+) -> Callable[Concatenate["MeasuredStorage", P], T]:
+    """Return the measured method for a method of StorageBackend."""
+
+    def call(storage: "MeasuredStorage", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        began_s = time.perf_counter()
+        error: Exception | None = None
+        try:
+            result: T = getattr(storage.backend, method.__name__)(*args, **kwargs)
+            return result
+        except Exception as e:
+            error = e
+            raise
+        finally:
+            _observe(operation, time.perf_counter() - began_s, error)
+
+    return call
+
+
 class MeasuredStorage:
     """A StorageBackend that counts and times what another one does."""
 
     def __init__(self, backend: StorageBackend) -> None:
         self.backend = backend
 
-    def check_and_get(self, key: str) -> bytes:
-        with _measured("check"):
-            return self.backend.check_and_get(key)
-
-    def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
-        with _measured("put"):
-            self.backend.put(key, data, crc)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        with _measured("put"):
-            return self.backend.put_if_absent(key, data)
-
-    def put_if_match(self, key: str, data: bytes, etag: str) -> bool:
-        with _measured("put"):
-            return self.backend.put_if_match(key, data, etag)
-
-    def begin_upload(self, key: str) -> Upload:
-        with _measured("upload"):
-            return self.backend.begin_upload(key)
-
-    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
-        with _measured("upload"):
-            return self.backend.upload_part(upload, part)
-
-    def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        with _measured("upload"):
-            self.backend.complete_upload(upload, parts)
-
-    def abort_upload(self, upload: Upload) -> None:
-        with _measured("upload"):
-            self.backend.abort_upload(upload)
-
-    def get(self, key: str) -> bytes:
-        with _measured("get"):
-            return self.backend.get(key)
+    check_and_get = _measured("check", StorageBackend.check_and_get)
+    put = _measured("put", StorageBackend.put)
+    put_if_absent = _measured("put", StorageBackend.put_if_absent)
+    put_if_match = _measured("put", StorageBackend.put_if_match)
+    begin_upload = _measured("upload", StorageBackend.begin_upload)
+    upload_part = _measured("upload", StorageBackend.upload_part)
+    complete_upload = _measured("upload", StorageBackend.complete_upload)
+    abort_upload = _measured("upload", StorageBackend.abort_upload)
+    get = _measured("get", StorageBackend.get)
+    describe = _measured("get", StorageBackend.describe)
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         return _each_measured("fetch", self.backend.fetch(key, start, end))
@@ -135,10 +128,6 @@ class MeasuredStorage:
     def list_objects(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
         return _each_measured("list", self.backend.list_objects(prefix, after))
 
-    def describe(self, key: str) -> StoredObject | None:
-        with _measured("get"):
-            return self.backend.describe(key)
-
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         return _each_measured("list", self.backend.list_uploads(prefix))
 
@@ -148,19 +137,6 @@ class MeasuredStorage:
         first = next(iter(failures.values()), None)
         _observe("delete", time.perf_counter() - began_s, first)
         return failures
-
-
-@contextmanager
-def _measured(operation: Operation) -> Iterator[None]:
-    began_s = time.perf_counter()
-    error: Exception | None = None
-    try:
-        yield
-    except Exception as e:
-        error = e
-        raise
-    finally:
-        _observe(operation, time.perf_counter() - began_s, error)
 
 
 def _each_measured(operation: Operation, items: Iterator[T]) -> Generator[T, None, None]:

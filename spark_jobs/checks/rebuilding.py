@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import groupby
 from uuid import UUID
@@ -106,16 +106,8 @@ def _rows_of(done: Rebuilt) -> Iterator[Row]:
     counts = {kind.value: done.counts[kind] for kind in DifferenceKind}
     yield {**{name: getattr(done, name) for name in _COUNTS}, **counts}
     for each in done.differences:
-        yield {
-            "kind": each.kind.value,
-            "topic_id": str(each.topic_id),
-            "topic": each.topic,
-            "partition": each.partition,
-            "segment_id": str(each.segment_id),
-            "start_offset": each.start_offset,
-            "end_offset": each.end_offset,
-            "detail": each.detail,
-        }
+        ids = {"topic_id": str(each.topic_id), "segment_id": str(each.segment_id)}
+        yield {**asdict(each), "kind": each.kind.value, **ids}
 
 
 def rebuilt_of(row: Row) -> Rebuilt:
@@ -123,14 +115,7 @@ def rebuilt_of(row: Row) -> Rebuilt:
     if row["kind"] is None:
         counts = Counter({kind: row[kind.value] for kind in DifferenceKind})
         return Rebuilt(**{name: row[name] for name in _COUNTS}, counts=counts)
-    difference = Difference(
-        DifferenceKind(row["kind"]),
-        UUID(row["topic_id"]),
-        row["topic"],
-        row["partition"],
-        UUID(row["segment_id"]),
-        row["start_offset"],
-        row["end_offset"],
-        row["detail"],
-    )
-    return Rebuilt(differences=[difference])
+    difference = {each.name: row[each.name] for each in fields(Difference)}
+    difference["kind"] = DifferenceKind(row["kind"])
+    difference |= {name: UUID(row[name]) for name in ("topic_id", "segment_id")}
+    return Rebuilt(differences=[Difference(**difference)])

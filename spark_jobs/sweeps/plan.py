@@ -43,6 +43,10 @@ _SEGMENT_FIELDS = [
     pa.field("kept_until_ms", pa.int64()),
 ]
 
+_OTHERS = ("segment_id", "leader_epochs", "epoch_start_offsets", "state", "plan_id")
+_SAME = tuple(each.name for each in _SEGMENT_FIELDS if each.name not in _OTHERS)
+"""The columns that are fields of RemoteLogSegmentMetadata, as they are."""
+
 SCAN_SCHEMA = pa.schema(
     [*_PARTITION_FIELDS, pa.field("delete_state", pa.string()), *_SEGMENT_FIELDS]
 )
@@ -242,19 +246,9 @@ def segment_of(row: Row) -> RemoteLogSegmentMetadata:
         remote_log_segment_id=RemoteLogSegmentId(
             topic_id_partition_of(row), UUID(row["segment_id"])
         ),
-        start_offset=row["start_offset"],
-        end_offset=row["end_offset"],
-        max_timestamp_ms=row["max_timestamp_ms"],
-        broker_id=row["broker_id"],
-        event_timestamp_ms=row["event_timestamp_ms"],
         segment_leader_epochs=segment_leader_epochs(epochs),
-        segment_size_in_bytes=row["segment_size_in_bytes"],
-        custom_metadata=row["custom_metadata"],
         state=RemoteLogSegmentState[row["state"]],
-        txn_idx_empty=row["txn_idx_empty"],
-        broker_leader_epoch=row["broker_leader_epoch"],
-        copy_leased=row["copy_leased"],
-        kept_until_ms=row["kept_until_ms"],
+        **{name: row[name] for name in _SAME},
     )
 
 
@@ -265,20 +259,10 @@ def segment_columns(segment: RemoteLogSegmentMetadata) -> Row:
     """
     return {
         "segment_id": str(segment.remote_log_segment_id.id),
-        "start_offset": segment.start_offset,
-        "end_offset": segment.end_offset,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "broker_id": segment.broker_id,
-        "broker_leader_epoch": segment.broker_leader_epoch,
-        "event_timestamp_ms": segment.event_timestamp_ms,
         "leader_epochs": [epoch.leader_epoch for epoch in segment.segment_leader_epochs],
         "epoch_start_offsets": [epoch.start_offset for epoch in segment.segment_leader_epochs],
-        "segment_size_in_bytes": segment.segment_size_in_bytes,
-        "custom_metadata": segment.custom_metadata,
         "state": segment.state.name,
-        "txn_idx_empty": segment.txn_idx_empty,
-        "copy_leased": segment.copy_leased,
-        "kept_until_ms": segment.kept_until_ms,
+        **{name: getattr(segment, name) for name in _SAME},
     }
 
 

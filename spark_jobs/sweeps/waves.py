@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from services.common.retry import wait_s
 from spark_jobs.sweeps.plan import Row
@@ -39,20 +39,8 @@ class Head:
         return self.planned_segments > 0 or (self.is_removed and self.skipped is None)
 
 
-HEAD_COLUMNS = (
-    "topic",
-    "topic_id",
-    "partition",
-    "skipped",
-    "notes",
-    "log_start_offset",
-    "planned_segments",
-    "planned_bytes",
-    "new_segments",
-    "new_bytes",
-    "tier_segments",
-    "tier_bytes",
-)
+_OWN = tuple(each.name for each in fields(Head) if each.name not in ("key", "is_removed"))
+HEAD_COLUMNS = ("topic", "topic_id", "partition", *_OWN)
 
 
 def head_of(row: Row, *, is_removed: bool) -> Head:

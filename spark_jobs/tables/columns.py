@@ -36,10 +36,5 @@ def _kafka_id(text: str) -> str:
     return urlsafe_b64encode(bytes.fromhex(text.replace("-", "")))[:22].decode("ascii")
 
 
-def text_or_none(text: str) -> str | None:
-    """Return a text; None if it is empty, which means "not set" in RLMM's answers."""
-    return text or None
-
-
 def epoch_rows(epochs: Iterable[SegmentLeaderEpoch]) -> list[dict[str, int]]:
     return [{"leader_epoch": e.leader_epoch, "start_offset": e.start_offset} for e in epochs]

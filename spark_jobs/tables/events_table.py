@@ -10,8 +10,13 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import EventQuery, PartitionEvent
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_events
 from spark_jobs.sweeps.plan import Row, batches_of
-from spark_jobs.tables.columns import INT, LONG, STRING, TIMESTAMP, micros, text_or_none
+from spark_jobs.tables.columns import INT, LONG, STRING, TIMESTAMP, micros
 from spark_jobs.tables.table import Table, TableQuery, in_shards, known_partitions
+
+_TEXTS = (
+    *("from_state", "to_state", "key", "actor", "reason"),
+    *("rule_detail", "plan_id", "request_id", "call_id"),
+)
 
 
 class EventsTable(Table):
@@ -91,17 +96,10 @@ def _event_row(tp: TopicIdPartition, event: PartitionEvent) -> Row:
         "revision": event.revision,
         "at": micros(event.at_ms),
         "kind": event.kind,
-        "from_state": text_or_none(event.from_state),
-        "to_state": text_or_none(event.to_state),
         "segment_id": None if segment_id is None else uuid_to_text(segment_id),
-        "key": text_or_none(event.key),
-        "actor": text_or_none(event.actor),
         "broker_id": None if event.broker_id < 0 else event.broker_id,
         "broker_leader_epoch": event.broker_leader_epoch,
-        "reason": text_or_none(event.reason),
-        "rule_detail": text_or_none(event.rule_detail),
-        "plan_id": text_or_none(event.plan_id),
-        "request_id": text_or_none(event.request_id),
-        "call_id": text_or_none(event.call_id),
         "repeat_count": event.repeat_count,
+        # An empty text means "not set" in RLMM's answers.
+        **{name: getattr(event, name) or None for name in _TEXTS},
     }

@@ -16,6 +16,10 @@ from spark_jobs.tables.table import Table, TableQuery, in_shards, known_partitio
 
 _GAP = pa.struct({"start_offset": LONG, "end_offset": LONG, "kind": STRING})
 _GAPS = pa.list_(pa.field("element", _GAP))
+_REPORTED = (
+    *("broker_id", "leader_epoch", "local_log_start_offset", "log_end_offset"),
+    *("high_watermark", "last_stable_offset", "lag_bytes", "copied_through_offset"),
+)
 
 
 class PartitionsTable(Table):
@@ -91,13 +95,6 @@ def _row(summary: PartitionSummary, state: PartitionState) -> Row:
     if report is not None:
         row |= {
             "reported_at": micros(state.reported_at_ms),
-            "broker_id": report.broker_id,
-            "leader_epoch": report.leader_epoch,
-            "local_log_start_offset": report.local_log_start_offset,
-            "log_end_offset": report.log_end_offset,
-            "high_watermark": report.high_watermark,
-            "last_stable_offset": report.last_stable_offset,
-            "lag_bytes": report.lag_bytes,
-            "copied_through_offset": report.copied_through_offset,
+            **{name: getattr(report, name) for name in _REPORTED},
         }
     return row

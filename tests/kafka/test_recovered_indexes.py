@@ -8,9 +8,9 @@ import pytest
 
 from services.api.lineage import checkpoint_text, parse_checkpoint
 from services.api.segments import SegmentLeaderEpoch
-from services.records.batches import Claims, FileWindow, walk_batches
+from services.records.batches import FileWindow, walk_batches
 from services.records.index_files import OffsetIndex, first_offset_since
-from services.records.segment_indexes import walk_segment
+from services.records.segment_indexes import IndexBuilder
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT, list_segments
 from services.rlm.kafka_log.transactions import transactions_at
@@ -76,9 +76,11 @@ def walk(folder: Path) -> tuple[dict[str, bytes], list[SegmentLeaderEpoch]]:
     segments = list_segments(folder)
     for segment in segments:
         size_bytes = segment.log_path.stat().st_size
-        transactions = transactions_at(segments, segment.base_offset)
+        start = segment.base_offset
+        built = IndexBuilder(start, transactions_at(segments, start))
         with FileWindow(segment.log_path) as window:
-            built = walk_segment(window, size_bytes, segment.base_offset, transactions, Claims())
+            for each in walk_batches(window, 0, size_bytes, start, verify=True):
+                built.observe(each)
         files[segment.file(".index").name] = built.offset_index()
         files[segment.file(".timeindex").name] = built.time_index()
         files[segment.file(".txnindex").name] = built.transaction_index()

@@ -17,10 +17,10 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import CopyDigests, IndexType
 from services.api.segments import RemoteLogSegmentMetadata, SegmentLeaderEpoch
-from services.records.batches import NO_CLAIMS, MemoryWindow, walk_batches
+from services.records.batches import MemoryWindow, walk_batches
 from services.records.index_files import AbortedTxn
 from services.records.producers import Producers
-from services.records.segment_indexes import Transactions, walk_segment
+from services.records.segment_indexes import IndexBuilder, Transactions
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.layout import MAX_MANIFEST_EPOCHS_BYTES, CustomMetadata
 from services.rsm.locations import Location, Locations
@@ -118,10 +118,10 @@ class World:
         )
 
     def walked(self, transactions: dict[int, int]) -> dict[IndexType, bytes]:
-        before = Transactions(transactions)
-        built = walk_segment(MemoryWindow(self.log), len(self.log), START, before, NO_CLAIMS)
+        built = IndexBuilder(START, Transactions(transactions))
         producers = Producers(producer_snapshot(transactions))
         for each in walk_batches(MemoryWindow(self.log), 0, len(self.log), START, verify=True):
+            built.observe(each)
             producers.observe(each)
         return {
             IndexType.OFFSET: built.offset_index(),
