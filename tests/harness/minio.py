@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.harness.jars import run_to_end
 
 _PROBE_TIMEOUT_S = 5.0
 _ACCESS_KEY = "sediment"
+KMS_KEY_ID = "sediment-tests"
 
 
 class MinioServer(ServerProcess):
@@ -36,8 +38,10 @@ class MinioServer(ServerProcess):
 
     _START_TIMEOUT_MS = 90_000
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, encrypts: bool = False) -> None:
+        """Set up a server; one that `encrypts` has the key KMS_KEY_ID, for objects that ask."""
         super().__init__()
+        self._encrypts = encrypts
         self._directory = directory.absolute()
         self._secret_key = secrets.token_urlsafe(30)
 
@@ -70,6 +74,9 @@ class MinioServer(ServerProcess):
             "MINIO_UPDATE": "off",
             "MINIO_CI_CD": "on",  # the drive may be a folder of the root file system
         }
+        if self._encrypts:
+            key = b64encode(bytes(32)).decode("ascii")
+            environment["MINIO_KMS_SECRET_KEY"] = f"{KMS_KEY_ID}:{key}"
         return ChildProcess("minio", argv, self._directory, environment)
 
     def _is_ready(self) -> bool:

@@ -12,7 +12,7 @@ from tests.harness.minio import MinioServer
 @pytest.fixture(scope="session")
 def minio(server_directory: Path) -> Iterator[MinioServer]:
     """One MinIO for all tests here. Who stops or kills a server starts one of their own."""
-    with MinioServer(server_directory / "minio") as server:
+    with MinioServer(server_directory / "minio", encrypts=True) as server:
         yield server
 
 
