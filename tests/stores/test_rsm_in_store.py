@@ -1,5 +1,7 @@
 """Run the suites of RSM over the store that TEST_STORE names."""
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -19,6 +21,7 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.contract.rsm_over_s3 import everything_in
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
+from tests.harness.emulators import StoreEmulator
 from tests.harness.local_servers import free_ports
 from tests.stores.conftest import LISTS_UPLOADS, StoreSettings
 
@@ -108,6 +111,31 @@ def test_a_store_that_is_away_is_retriable(store_settings: StoreSettings) -> Non
     assert had_no_answer(error.value)
     with pytest.raises(RetriableRemoteStorageError):
         backend.get("key")
+
+
+def test_a_store_that_hangs_is_retriable(
+    emulator: StoreEmulator, store_settings: StoreSettings
+) -> None:
+    backend = build_backend(store_settings(read_timeout_ms=1_000))
+    assert backend.describe("key") is None
+    os.kill(emulator.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RetriableRemoteStorageError) as error:
+            backend.put_if_absent("key", b"")
+    finally:
+        os.kill(emulator.pid, signal.SIGCONT)
+    assert had_no_answer(error.value)
+
+
+@pytest.mark.skipif(not LISTS_UPLOADS, reason="only the process that began an upload ends it")
+def test_an_upload_that_another_has_ended_is_retriable(settings: RsmSettings) -> None:
+    backend, key = build_backend(settings), f"{settings.prefix}object"
+    upload = backend.begin_upload(key)
+    part = backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
+    build_backend(settings).abort_upload(upload)
+    with pytest.raises(RetriableRemoteStorageError):
+        backend.complete_upload(upload, [part])
+    assert backend.describe(key) is None
 
 
 def test_the_probe_finds_what_rsm_needs(settings: RsmSettings) -> None:

@@ -58,7 +58,7 @@ _RETRIABLE = frozenset(
         *("IOException", "RetriableException", "SafeModeException", "StandbyException"),
         *("DSQuotaExceededException", "NSQuotaExceededException"),
         *("LeaseExpiredException", "NotReplicatedYetException"),
-        *("BlocksNotFound", "ChecksumError", "DataTransferError"),
+        *("BlocksNotFound", "ChecksumError", "DataTransferError", "OperationFailed"),
     }
 )
 
