@@ -375,6 +375,19 @@ ALERTS = (
         limit_s=120,
     ),
     Alert(
+        "SedimentMirrorRead",
+        "critical",
+        5,
+        "sum by (job, instance) (increase(sediment_rsm_mirror_reads_total[5m])) > 0",
+        "{{ $labels.instance }} reads a mirror: the location's own store does not answer, and "
+        "copies and deletions wait.",
+        Example(
+            {'sediment_rsm_mirror_reads_total{job="sediment-rsm",instance="a"}': "0+60x30"},
+            {"job": "sediment-rsm", "instance": "a"},
+            after_min=1,
+        ),
+    ),
+    Alert(
         "SedimentDatabaseErrors",
         "warning",
         10,

@@ -109,6 +109,7 @@ class MirroredBackend:
             self.failover.failed(e)
             if not self.failover.is_away:
                 raise
+            MIRROR_READS.inc()
             return self.mirror.get(key)
         self.failover.succeeded()
         return data

@@ -1,6 +1,5 @@
 """Run what the faults break: RSM, RLMM and RLM as processes, over real servers and proxies."""
 
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -60,7 +59,7 @@ class Deployment:
         world: RSM and RLMM, plaintext.
         store: between RSM and the S3 server.
         rlm: over all topics of the log directory.
-        tls_rsm: an RSM with TLS, over files.
+        tls_rsm: an RSM with TLS, over the files in `objects`, which have a mirror.
         poller: an RLM that polls a broker through `broker`, and may trim a log of one topic.
         trimmed: that topic's partition.
         broker_retention: retention.ms of all topics at the broker.
@@ -73,6 +72,7 @@ class Deployment:
     rlm: ServiceProcess
     index_cache: Path
     tls_rsm: ServiceProcess
+    objects: Path
     authority: CertificateAuthority
     certificate: Certificate
     operator: Certificate
@@ -161,12 +161,14 @@ def deployed(directory: Path) -> Iterator[Deployment]:
         )
         polled = ending.enter_context(TcpProxy(broker.address))
         addresses.append(polled.address)
+        objects = directory / "objects"
         made = Deployment(
             world,
             store,
             rlm,
             index_cache,
-            _tls_rsm(directory, authority, certificate, policy),
+            _tls_rsm(directory, objects, authority, certificate, policy),
+            objects,
             authority,
             certificate,
             authority.issue("operator", hosts=(), uris=[OPERATOR]),
@@ -199,11 +201,19 @@ def _log_dir(directory: Path) -> Path:
 
 
 def _tls_rsm(
-    directory: Path, authority: CertificateAuthority, certificate: Certificate, policy: Path
+    directory: Path,
+    objects: Path,
+    authority: CertificateAuthority,
+    certificate: Certificate,
+    policy: Path,
 ) -> ServiceProcess:
-    objects = directory / f"objects-{uuid.uuid4().hex[:8]}"
-    objects.mkdir()
+    mirror, file = objects.with_name("mirror"), directory / "locations.toml"
+    entry = '[[location]]\nid = {}\nbackend = "filesystem"\nprefix = ""\ndirectory = "{}"\n'
+    file.write_text(f"{entry.format(1, objects)}mirror = 2\n{entry.format(2, mirror)}")
+    for each in (objects, mirror):
+        each.mkdir()
     settings = {
+        "RSM_LOCATIONS_FILE": str(file),
         "RSM_BACKEND": "filesystem",
         "RSM_DIRECTORY": str(objects),
         "RSM_TLS_CERTIFICATE_FILE": str(certificate.certificate),

@@ -402,6 +402,16 @@ ROUNDS: tuple[tuple[Fault, ...], ...] = (
     ),
     (
         Fault(
+            "the directory with the objects of an RSM that has a mirror is moved away",
+            ("SedimentMirrorRead",),
+            _between(
+                lambda d: d.objects.rename(d.objects.with_name("away")),
+                lambda d: d.objects.with_name("away").rename(d.objects),
+            ),
+        ),
+    ),
+    (
+        Fault(
             "the database's port refuses connections",
             ("SedimentDatabaseErrors", "SedimentDatabaseSilent"),
             _between(lambda d: _refuse(d.database), lambda d: d.database.accept_connections()),

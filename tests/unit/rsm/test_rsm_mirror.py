@@ -142,7 +142,9 @@ def test_while_the_store_is_away_all_is_read_from_the_mirror_and_it_comes_back(
     assert fetched(rsm, segment) == FILES.log
     assert index(rsm, segment, IndexType.OFFSET) == FILES.indexes[IndexType.OFFSET]
     assert mirror_reads() > before
+    before = mirror_reads()
     rsm.check()
+    assert mirror_reads() == before + 1  # So that an alert needs no reader.
     (note, *_) = rsm.store_rules
     assert note.level is RuleLevel.CRITICAL
     assert "location 1" in note.text
