@@ -132,26 +132,23 @@ class S3Storage:
         return True
 
     def begin_upload(self, key: str) -> Upload:
+        headers = {**self.target.write_headers, "x-amz-checksum-algorithm": "CRC32C"}
+        retries = self.requests.post_retries
         response = self.requests.send(
-            "POST",
-            key,
-            {"uploads": ""},
-            headers={**self.target.write_headers, "x-amz-checksum-algorithm": "CRC32C"},
-            retries=self.requests.post_retries,
+            "POST", key, {"uploads": ""}, headers=headers, retries=retries
         )
         what = f"POST {self.target.named(key)}{self._asked()}"
-        result = parsed(response, "InitiateMultipartUploadResult", what)
-        return Upload(key, text_of(result, "UploadId"))
+        begun = parsed(response, "InitiateMultipartUploadResult", what)
+        return Upload(key, text_of(begun, "UploadId"))
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
         # The store joins parts by their numbers, not by their offsets.
         crc = crc32c(part.data) if part.crc is None else part.crc
         query = {"partNumber": str(part.number), "uploadId": upload.upload_id}
         response = self.requests.send("PUT", upload.key, query, part.data, checksum(crc))
-        what = self.target.named(upload.key)
-        etag = require_written(response, crc, what)
+        etag = require_written(response, crc, self.target.named(upload.key))
         # Not at the beginning of an upload: MinIO says it with each part only.
-        self._require_encrypted(response, f"PUT {what}")
+        self._require_encrypted(response, f"PUT {self.target.named(upload.key)}")
         return UploadedPart(part.number, etag, crc)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
