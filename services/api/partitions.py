@@ -9,11 +9,7 @@ from services.api.calls import MAX_TEXT_LENGTH
 from services.api.holds import Hold
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.segments import (
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    saved_bytes_of,
-)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState, saved_bytes_of
 from services.api.validation import require, require_int32, require_int64
 
 LOST_BEFORE_COPY = "LOST_BEFORE_COPY"

@@ -256,13 +256,14 @@ def has_replaced(custom_metadata: bytes | None) -> bool:
 def in_location(metadata: RemoteLogSegmentMetadata, location_id: int) -> RemoteLogSegmentMetadata:
     """Return a segment that RSM has copied, to be read from a location that has the same objects.
 
-    One without custom metadata is returned as it is.
+    One whose custom metadata has not RSM's form is returned as it is.
     """
-    if metadata.custom_metadata is None:
+    data = metadata.custom_metadata
+    if data is None or not _has_known_form(data):
         return metadata
-    version, _, *rest = CUSTOM_METADATA_FORM.unpack(metadata.custom_metadata)
-    custom_metadata = CUSTOM_METADATA_FORM.pack(version, location_id, *rest)
-    return replace(metadata, custom_metadata=custom_metadata)
+    version, _, *rest = CUSTOM_METADATA_FORM.unpack_from(data)
+    moved = CUSTOM_METADATA_FORM.pack(version, location_id, *rest)
+    return replace(metadata, custom_metadata=moved + data[CUSTOM_METADATA_FORM.size :])
 
 
 def is_transformed(custom_metadata: bytes | None) -> bool:

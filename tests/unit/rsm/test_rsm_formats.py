@@ -19,6 +19,7 @@ from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     SegmentLeaderEpoch,
+    in_location,
     location_id_of,
     saved_bytes_of,
 )
@@ -167,6 +168,15 @@ def test_custom_metadata_of_a_transformed_copy_ends_with_the_size_of_its_log_obj
     assert saved_bytes_of(transformed.to_bytes()) == 742
     assert saved_bytes_of(plain.to_bytes()) == saved_bytes_of(b"\3 of another") == 0
     assert location_id_of(transformed.to_bytes()) == location_id_of(plain.to_bytes()) == 7
+
+
+def test_a_segment_is_read_from_another_location_in_each_form() -> None:
+    plain = CustomMetadata(7, "00c0ffee00c0ffee", 1000, dict.fromkeys(REQUIRED, 0), bytes(16))
+    for custom in (plain, replace(plain, replaces=True, stored_log_bytes=258)):
+        there = in_location(a_segment_of(1, custom.to_bytes()), 9)
+        assert there.custom_metadata == replace(custom, location_id=9).to_bytes()
+    of_another = a_segment_of(1, b"of another")
+    assert in_location(of_another, 9) == of_another
 
 
 @given(st.binary(max_size=64))
