@@ -74,6 +74,7 @@ def postgres(server_directory: Path) -> Iterator[DatabaseServer]:
     # Statistics come from a test's own ANALYZE only: others would change plans by chance.
     hasty = {"fsync": "off", "full_page_writes": "off", "autovacuum_naptime": "1d"}
     with DatabaseServer(server_directory / "postgres", hasty) as server:
+        server.hasten_logins()
         yield server
 
 
