@@ -11,7 +11,7 @@ from services.api.operations import AnomalyKind
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, is_transformed
 from services.rsm.factory import build_locations
 from services.rsm.mirror_copy import MirrorCopy
 from services.rsm.settings import RsmSettings
@@ -74,13 +74,18 @@ class Mirrored:
 
 
 @pytest.fixture
-def mirrored(shipped: Stack, tmp_path: Path) -> Iterator[Mirrored]:
+def properties() -> str:
+    """What the first location does with new copies."""
+    return ""
+
+
+@pytest.fixture
+def mirrored(shipped: Stack, tmp_path: Path, properties: str) -> Iterator[Mirrored]:
     entry = '[[location]]\nid = {}\nbackend = "filesystem"\nprefix = ""\ndirectory = "{}"\n'
     mirror, file = tmp_path / "mirror", tmp_path / "locations.toml"
     mirror.mkdir()
-    file.write_text(
-        f"{entry.format(FIRST, shipped.objects)}mirror = {MIRROR}\n{entry.format(MIRROR, mirror)}"
-    )
+    first = f"{entry.format(FIRST, shipped.objects)}mirror = {MIRROR}\n{properties}\n"
+    file.write_text(first + entry.format(MIRROR, mirror))
     settings = RsmSettings(
         backend="filesystem", directory=shipped.objects, location_id=FIRST, locations_file=file
     )
@@ -108,6 +113,19 @@ def test_a_damaged_object_is_replaced_by_its_mirrors(
     assert mirrored.scrubbed().damaged == 0
     mirrored.copy()
     assert mirrored.scrubbed(MIRROR).damaged == 0
+
+
+@pytest.mark.parametrize("properties", ['compression = "zstd"'])
+def test_a_copy_that_a_repair_has_compressed_is_repaired_in_turn(mirrored: Mirrored) -> None:
+    for harm in (lost, damaged):
+        harm(mirrored.object(FIRST, "log"))
+        assert mirrored.scrubbed().repaired == 1
+        assert is_transformed(mirrored.segment().custom_metadata)
+        mirrored.copy()
+        for location_id in (FIRST, MIRROR):
+            mirrored.reconciled(location_id)
+            assert mirrored.scrubbed(location_id).damaged == 0
+    assert mirrored.read() == mirrored.content
 
 
 def test_a_log_that_is_damaged_in_both_is_not_repaired(mirrored: Mirrored) -> None:
