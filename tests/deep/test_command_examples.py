@@ -24,9 +24,9 @@ PROBLEMS_ARE_NAMED = {"status", "doctor", "ship", "topics delete-records"}
 LAST = ("topics delete-records", "partitions reset-epoch", "topics delete")
 """After these nothing more is copied, and records or the topic are gone."""
 OF = dict(commands())
-ELSEWHERE = ("up", "console", "metadata import", "metadata export")
+ELSEWHERE = ("up", "console", "keys rewrap", "metadata import", "metadata export")
 """That of `up` runs beside them all; that of the console, which needs more, in tests/console; what
-needs a broker in tests/kafka.
+needs a ring of keys in tests/behaviour/test_cli_keys.py, and a broker in tests/kafka.
 """
 COMMANDS = [*(name for name in EXAMPLES if name not in (*ELSEWHERE, *LAST)), *LAST]
 

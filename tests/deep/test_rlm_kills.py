@@ -63,6 +63,7 @@ KILLED_ELSEWHERE = {
     "export.": "tests/spark",
     "replacement.": "tests/behaviour/test_cli_copy.py, test_cli_scrub.py",
     "restore.": "tests/behaviour/test_cli_restore.py",
+    "rewrap.": "tests/behaviour/test_cli_keys.py",
 }
 """Kinds of failpoints, and where each place of the kind is a kill."""
 

@@ -81,6 +81,7 @@ def test_an_object_is_replaced_only_if_it_is_as_seen(settings: RsmSettings) -> N
     assert not backend.put_if_match(key, b"none", "etag")
     assert backend.put_if_absent(key, b"first")
     assert not backend.put_if_absent(key, b"second")
+    assert list(backend.list_uploads(settings.prefix)) == []
     seen = backend.describe(key)
     assert seen is not None
     assert backend.put_if_match(key, b"second", seen.etag)

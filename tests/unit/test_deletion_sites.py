@@ -160,7 +160,9 @@ PASSES_ON = {
     Site("services.rsm.mirrored", "MirroredBackend.abort_upload", "abort_upload"): _OF_UPLOADS,
     Site("services.rsm.backends.object_store", "ObjectStorage.delete", "delete"): _OF_MANY,
     Site("services.rsm.backends.object_store", "ObjectStorage._delete_each", "delete"): _OF_MANY,
-    Site("services.rsm.metrics", "MeasuredStorage.abort_upload", "abort_upload"): _OF_UPLOADS,
+    Site("services.rsm.backends.hdfs", "HdfsStorage.delete", "delete"): _OF_MANY,
+    Site("services.rsm.backends.hdfs", "HdfsStorage.abort_upload", "delete"): _OF_UPLOADS,
+    Site("services.rsm.metrics", "MeasuredStorage", "abort_upload"): _OF_UPLOADS,
 }
 """Each does for a caller what the caller decided."""
 
@@ -202,6 +204,10 @@ OWN = {
     Site("services.rsm.backends.s3", "S3Storage._try_abort", "abort_upload"): Proof(
         _PROBED,
         f"{PROBE}::test_an_upload_begun_to_try_the_store_that_cannot_be_ended_hides_nothing",
+    ),
+    Site("services.rsm.backends.hdfs", "HdfsStorage._write", "abort_upload"): Proof(
+        "nothing: the same call wrote it, and it is not complete",
+        "tests/stores/test_rsm_in_store.py::test_an_object_is_replaced_only_if_it_is_as_seen",
     ),
     Site("services.local.seaweedfs", "SeaweedFS._is_ready", "remove_object"): Proof(
         "nothing: an object of a bucket of its own, in the embedded store",
