@@ -193,7 +193,7 @@ demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tie
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
-test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: about four minutes on two cores
+test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: 4 to 6 minutes on two cores
 	$(BIN)/pytest -m "not deep" tests/unit tests/contract tests/behaviour \
 	  -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
@@ -202,7 +202,7 @@ test-unit: $(VENV)/.dev ## Run the tests that need no server: under 25 s
 	$(BIN)/pytest -m "not deep" tests/unit -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 .PHONY: test-deep
-test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories, the largest segment (20 minutes)
+test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories, the largest segment (20 to 40 minutes)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "deep and not long" tests/unit tests/contract tests/behaviour tests/deep \
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 

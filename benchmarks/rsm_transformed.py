@@ -7,7 +7,7 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,6 +64,24 @@ class _Both:
         listed = self.services.s3_client().list_objects(BUCKET, prefix=PREFIX, recursive=True)
         return sum(each.size or 0 for each in listed if str(each.object_name).endswith(".log"))
 
+    def compared(
+        self,
+        name: str,
+        what: str,
+        mib_per_s_of: Callable[[RemoteStorageManagerClient], float],
+        conditions: Mapping[str, object],
+    ) -> Result:
+        """Measure `what` at the transforming RSM against the same at the plain one."""
+        return ratio(
+            name,
+            ROUNDS,
+            (f"{what}, MiB/s", lambda: mib_per_s_of(self.other)),
+            ("the same, plain, MiB/s", lambda: mib_per_s_of(self.plain)),
+            {"rsm": self.other_pid},
+            conditions,
+            {"rsm": self.plain_pid},
+        )
+
 
 @contextmanager
 def _both(properties: str) -> Iterator[_Both]:
@@ -94,13 +112,13 @@ def _both(properties: str) -> Iterator[_Both]:
 
 
 def _copy(name: str, properties: str) -> Result:
-    json = json_log(COPY_BYTES) if properties == ZSTD else b""
+    text = json_log(COPY_BYTES) if properties == ZSTD else b""
     with _both(properties) as both:
         stored = list[int]()
 
         def copy(rsm: RemoteStorageManagerClient) -> float:
             metadata = segment_metadata(COPY_BYTES)
-            log = _chunks(json) if json and rsm is both.other else generated_log(COPY_BYTES)
+            log = _chunks(text) if text and rsm is both.other else generated_log(COPY_BYTES)
             data = segment_data(COPY_BYTES, log)
             speed = mib_per_s(COPY_BYTES, lambda: rsm.copy_log_segment_data(metadata, data))
             stored.append(both.stored_bytes())
@@ -109,24 +127,17 @@ def _copy(name: str, properties: str) -> Result:
 
         for rsm in (both.plain, both.other):
             copy(rsm)
-        return ratio(
-            name,
-            ROUNDS,
-            (f"CopyLogSegmentData, {_of(properties)}, MiB/s", lambda: copy(both.other)),
-            ("CopyLogSegmentData, plain, MiB/s", lambda: copy(both.plain)),
-            {"rsm": both.other_pid},
-            {"log_bytes": COPY_BYTES, "stored_bytes": max(stored), "store": STORE},
-            {"rsm": both.plain_pid},
-        )
+        conditions = {"log_bytes": COPY_BYTES, "stored_bytes": max(stored), "store": STORE}
+        return both.compared(name, f"CopyLogSegmentData, {_of(properties)}", copy, conditions)
 
 
 def _fetch(name: str, properties: str) -> Result:
     with _both(properties) as both:
-        json = _chunks(json_log(FETCH_BYTES)) if properties == ZSTD else generated_log(FETCH_BYTES)
+        log = _chunks(json_log(FETCH_BYTES)) if properties == ZSTD else generated_log(FETCH_BYTES)
         segments = {}
-        for rsm, log in ((both.plain, generated_log(FETCH_BYTES)), (both.other, json)):
+        for rsm, sent in ((both.plain, generated_log(FETCH_BYTES)), (both.other, log)):
             metadata = segment_metadata(FETCH_BYTES)
-            custom = rsm.copy_log_segment_data(metadata, segment_data(FETCH_BYTES, log))
+            custom = rsm.copy_log_segment_data(metadata, segment_data(FETCH_BYTES, sent))
             segments[rsm] = replace(metadata, custom_metadata=custom)
 
         def fetch(rsm: RemoteStorageManagerClient) -> float:
@@ -139,15 +150,9 @@ def _fetch(name: str, properties: str) -> Result:
 
         for rsm in segments:
             fetch(rsm)
-        return ratio(
-            name,
-            ROUNDS,
-            (f"FetchLogSegment, {_of(properties)}, MiB/s", lambda: fetch(both.other)),
-            ("FetchLogSegment, plain, MiB/s", lambda: fetch(both.plain)),
-            {"rsm": both.other_pid},
-            {"range_bytes": FETCH_BYTES, "stored_bytes": both.stored_bytes(), "store": STORE},
-            {"rsm": both.plain_pid},
-        )
+        stored_bytes = both.stored_bytes()
+        conditions = {"range_bytes": FETCH_BYTES, "stored_bytes": stored_bytes, "store": STORE}
+        return both.compared(name, f"FetchLogSegment, {_of(properties)}", fetch, conditions)
 
 
 def _chunks(log: bytes) -> Iterator[bytes]:

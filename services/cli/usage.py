@@ -104,12 +104,13 @@ def usage(
 ) -> None:
     """Show what the tier holds and costs.
 
-    Sizes are of logs, without indexes: Kafka's, and of their objects (stored) if
-    some are compressed or encrypted; the price is for these. The owner of a topic is its setting
-    sediment.owner. Reads totals, which RLMM keeps; only --ages reads segments.
-    What a broker deleted and the store still keeps for a while counts apart.
-    They include the earlier history of a log that began again after its broker
-    lost its disk: `sediment partitions` names such logs (EARLIER_HISTORY).
+    Sizes are of logs, without indexes: Kafka's, and of their objects (stored)
+    if some are compressed or encrypted; the price is for these. The owner of a
+    topic is its setting sediment.owner. Reads RLMM's totals; only --ages reads
+    segments. What a broker deleted and the store still keeps counts apart.
+    Totals include the earlier history of a log that began again after its
+    broker lost its disk: `sediment partitions` names such logs
+    (EARLIER_HISTORY).
     """
     if price_per_thousand_writes is not None and not ages:
         raise CommandError("--price-per-thousand-writes: requests are counted by --ages, add it")

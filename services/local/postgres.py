@@ -116,12 +116,12 @@ def ensure_cluster(directory: Path) -> Path:
     return data
 
 
-def scram_verifier(password: str) -> str:
+def scram_verifier(password: str, iterations: int = 4096) -> str:
     """Return what PostgreSQL keeps of a password (RFC 5803), and takes in its place.
 
     So neither initdb nor a statement in the server's log has the password.
     """
-    salt, iterations = secrets.token_bytes(16), 4096
+    salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", "sha256")
     server_key = hmac.digest(salted, b"Server Key", "sha256")

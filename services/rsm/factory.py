@@ -99,12 +99,12 @@ def build_locations(settings: RsmSettings, waiter: Waiter | None = None) -> Loca
             each.foreign_layout(),
             each.is_read_only,
             ring,
-            each.backend,
-            each.topic_patterns(),
-            each.transforms,
-            mirror_of.get(each.id, 0),
-            mirrored.get(each.id),
-            each.mirror or 0,
+            kind=each.backend,
+            topics=each.topic_patterns(),
+            transforms=each.transforms,
+            mirror_of=mirror_of.get(each.id, 0),
+            mirrored=mirrored.get(each.id),
+            mirror_id=each.mirror or 0,
         )
         for each in registered
     ]

@@ -34,7 +34,7 @@ class ReadVerification:
 
     An index is always verified. A log is verified chunk by chunk: the chunks around a range are
     read whole, and no byte of one is served before the whole has matched. The manifest is read
-    while the first chunk or index comes.
+    while the first chunk or index comes, by threads that `close` stops.
     """
 
     def __init__(self, verify: VerifyReads, cache_bytes: int) -> None:

@@ -62,6 +62,25 @@ def test_a_check_that_fails_is_logged_and_asked_again(
     assert lines == [(line, traceback), ("ready", False), ("stopping", False)]
 
 
+def test_the_port_opens_when_a_check_has_passed() -> None:
+    """A port that refuses attracts calls: it has the fewest."""
+    checks: list[int] = []
+    opened_after: list[int] = []
+
+    def check() -> None:
+        checks.append(len(opened_after))
+        if len(checks) < 3:
+            raise RetriableRemoteStorageError("no store")
+        if opened_after:
+            signal.raise_signal(signal.SIGTERM)
+
+    def add(server: grpc.Server) -> None:
+        opened_after.append(len(checks))
+
+    serve(Service("test", "none", add, check, lambda: None), ServiceSettings(plaintext=True))
+    assert opened_after == [3]
+
+
 def test_a_check_that_hangs_makes_the_service_not_ready_and_holds_up_no_end(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ from minio.versioningconfig import OFF
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from services.local.postgres import EmbeddedPostgres
+from services.local.postgres import EmbeddedPostgres, scram_verifier
 from services.local.process import CANDIDATES, ReservedPorts
 from services.local.seaweedfs import S3Endpoint
 
@@ -28,10 +28,10 @@ class DatabaseServer(EmbeddedPostgres):
     def hasten_logins(self) -> None:
         """Let a login derive its key in one round: in 4096 it takes longer than a short test."""
         url = make_url(self.url("postgres"))
-        user, password = sql.Identifier(url.username or ""), sql.Literal(url.password)
-        with self._connect() as connection:
-            connection.execute("SET scram_iterations = 1")
-            connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(user, password))
+        verifier = scram_verifier(url.password or "", iterations=1)
+        statement = sql.SQL("ALTER ROLE {} PASSWORD {}")
+        user = sql.Identifier(url.username or "")
+        self._execute(statement.format(user, sql.Literal(verifier)))
 
     def _execute(self, statement: sql.Composed) -> None:
         with self._connect() as connection:

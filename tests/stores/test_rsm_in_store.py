@@ -128,15 +128,18 @@ def test_a_store_that_hangs_is_retriable(
     assert had_no_answer(error.value)
 
 
-@pytest.mark.skipif(not LISTS_UPLOADS, reason="only the process that began an upload ends it")
-def test_an_upload_that_another_has_ended_is_retriable(settings: RsmSettings) -> None:
-    backend, key = build_backend(settings), f"{settings.prefix}object"
-    upload = backend.begin_upload(key)
-    part = backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
-    build_backend(settings).abort_upload(upload)
-    with pytest.raises(RetriableRemoteStorageError):
-        backend.complete_upload(upload, [part])
-    assert backend.describe(key) is None
+class TestUploadsOfSeveralProcesses:
+    __test__ = LISTS_UPLOADS
+    """Else only the process that began an upload ends it."""
+
+    def test_an_upload_that_another_has_ended_is_retriable(self, settings: RsmSettings) -> None:
+        backend, key = build_backend(settings), f"{settings.prefix}object"
+        upload = backend.begin_upload(key)
+        part = backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
+        build_backend(settings).abort_upload(upload)
+        with pytest.raises(RetriableRemoteStorageError):
+            backend.complete_upload(upload, [part])
+        assert backend.describe(key) is None
 
 
 def test_the_probe_finds_what_rsm_needs(settings: RsmSettings) -> None:
