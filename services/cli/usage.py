@@ -109,8 +109,7 @@ def usage(
     topic is its setting sediment.owner. Reads RLMM's totals; only --ages reads
     segments. What a broker deleted and the store still keeps counts apart.
     Totals include the earlier history of a log that began again after its
-    broker lost its disk: `sediment partitions` names such logs
-    (EARLIER_HISTORY).
+    broker lost its disk (EARLIER_HISTORY in `sediment partitions`).
     """
     if price_per_thousand_writes is not None and not ages:
         raise CommandError("--price-per-thousand-writes: requests are counted by --ages, add it")
