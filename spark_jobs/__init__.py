@@ -6,5 +6,7 @@ database or the bucket.
 
 import os
 
+import services  # noqa: F401  # before gRPC: it decides what gRPC does at a fork
+
 # Before gRPC is imported, by any job or executor: it would print lines of its own beside our error.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
