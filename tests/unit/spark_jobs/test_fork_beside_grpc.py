@@ -45,7 +45,7 @@ def calls_all_the_time() -> Iterator[None]:
         while not ended.is_set():
             channel = grpc.insecure_channel(f"127.0.0.1:{port}")
             with channel, pytest.raises(grpc.RpcError):
-                channel.unary_unary("/a/b")(b"", timeout=HANG_SECONDS)
+                channel.unary_unary("/a/b", bytes, bytes)(b"", timeout=HANG_SECONDS)
 
     with futures.ThreadPoolExecutor(2) as callers:
         calling = [callers.submit(call) for _ in range(2)]
