@@ -15,6 +15,8 @@ from tests.harness.emulators import EMULATORS, StoreEmulator
 BUCKET = "segments"
 KIND = os.environ.get("TEST_STORE", "")
 LISTS_UPLOADS = KIND in EMULATORS and EMULATORS[KIND].lists_uploads
+# HDFS speaks no HTTP.
+collect_ignore = ["test_rsm_faults_in_store.py" if KIND == "hdfs" else "test_hdfs_faults.py"]
 StoreSettings = Callable[..., RsmSettings]
 
 

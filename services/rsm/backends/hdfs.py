@@ -62,6 +62,9 @@ _RETRIABLE = frozenset(
     }
 )
 
+# The library raises it once it has asked each name node and would wait before it asks again.
+_CANNOT_WAIT = "PanicException"
+
 T = TypeVar("T")
 
 
@@ -290,9 +293,11 @@ class HdfsStorage:
             return waiting.result(min(self._timeout_s, current_call().left_s()))
         except passed_on:
             raise
-        except (OSError, RuntimeError) as e:  # TimeoutError is an OSError.
+        except BaseException as e:  # TimeoutError is an OSError.
+            if not isinstance(e, OSError | RuntimeError) and type(e).__name__ != _CANNOT_WAIT:
+                raise
             waiting.cancel()
-            raise _error_for(e, what) from (NoAnswerError(e) if isinstance(e, OSError) else e)
+            raise _error_for(e, what) from (e if isinstance(e, RuntimeError) else NoAnswerError(e))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +316,11 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _error_for(error: OSError | RuntimeError, what: str) -> RemoteStorageError:
+def _error_for(error: BaseException, what: str) -> RemoteStorageError:
     if isinstance(error, FileNotFoundError):
         # Another has ended the upload; or the library sent a rename again whose answer was lost.
         return RetriableRemoteStorageError(f"{what}: the file is gone, perhaps by an earlier try")
-    if isinstance(error, OSError):
+    if not isinstance(error, RuntimeError):
         return RetriableRemoteStorageError(f"{what}: no answer from HDFS")
     found = _WORD.match(str(error))
     word = (found[2] or found[1]) if found else type(error).__name__
@@ -343,16 +348,12 @@ class HdfsKind(StoreKind):
         return f"prefix {entry.prefix!r} of directory {_root(entry)!r} of HDFS at {entry.endpoint}"
 
     def open(self, entry: LocationEntry, opening: Opening) -> HdfsStorage:
-        settings = opening.settings
-        config = {
-            "dfs.client.failover.max.attempts": str(settings.retries),
-            "dfs.client.failover.sleep.base.millis": "200",
-            "dfs.client.failover.sleep.max.millis": "2000",
-        }
+        settings, config_dir = opening.settings, entry.options.get("config_dir")
+        # Of one address there is no other name node to ask.
+        attempts = 0 if ":" in entry.endpoint else max(1, settings.retries)
+        config = {"dfs.client.failover.max.attempts": str(attempts)}
         try:
-            client = AsyncClient(
-                f"hdfs://{entry.endpoint}", config, entry.options.get("config_dir")
-            )
+            client = AsyncClient(f"hdfs://{entry.endpoint}", config, config_dir)
         except (OSError, RuntimeError, ValueError) as e:
             raise SystemExit(f"location {entry.id}: HDFS at {entry.endpoint}: {e}") from None
         return HdfsStorage(client, _root(entry).rstrip("/"), settings.read_timeout_ms / 1000)

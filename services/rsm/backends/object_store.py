@@ -19,12 +19,11 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rsm.backends.object_store_errors import store_errors, was_retried
+from services.rsm.backends.object_store_errors import require_one_try, store_errors
 from services.rsm.backends.parts_in_order import PartsInOrder
 from services.rsm.backends.protocol import (
     FIRST_CHUNK_BYTES,
     MAX_SMALL_OBJECT_BYTES,
-    NoAnswerError,
     Part,
     SignedUrl,
     StoredObject,
@@ -80,9 +79,7 @@ class ObjectStorage:
             with store_errors(what):
                 obstore.put(self._store, key, data, mode="create")
         except AlreadyExistsError as e:
-            if was_retried(e):
-                text = f"{what}: the key exists, perhaps from an earlier try"
-                raise RetriableRemoteStorageError(text) from NoAnswerError()
+            require_one_try(e, f"{what}: the key exists, perhaps from an earlier try")
             return False
         return True
 
@@ -102,9 +99,7 @@ class ObjectStorage:
             self.describe(key)  # Raises if it is the bucket that is missing.
             return False
         except PreconditionError as e:
-            if was_retried(e):
-                text = f"{what}: it has changed, perhaps by an earlier try"
-                raise RetriableRemoteStorageError(text) from NoAnswerError()
+            require_one_try(e, f"{what}: it has changed, perhaps by an earlier try")
             return False
         return True
 
@@ -140,8 +135,11 @@ class ObjectStorage:
             writer = self._writers.pop(upload.upload_id, None)
         if writer is None:
             raise RetriableRemoteStorageError(f"{what}: the upload has ended")
-        with store_errors(what):
-            writer.file.close()
+        try:
+            with self._found(what), store_errors(what):
+                writer.file.close()
+        except RemoteResourceNotFoundError as e:
+            raise RetriableRemoteStorageError(f"{what}: the upload has ended") from e
 
     def abort_upload(self, upload: Upload) -> None:
         with self._lock:
@@ -149,7 +147,8 @@ class ObjectStorage:
         if writer is not None:
             with (
                 store_errors(f"ending the upload of {self._named(upload.key)}"),
-                suppress(_Aborted),
+                # Nothing is found if the store, or a repeated request, has ended it.
+                suppress(_Aborted, FileNotFoundError),
                 writer.file,
             ):
                 raise _Aborted

@@ -51,9 +51,10 @@ def store_errors(what: str) -> Iterator[None]:
         raise _error_for(str(e), what) from (e if was_answered else NoAnswerError(e))
 
 
-def was_retried(error: BaseException) -> bool:
-    """Return whether the library sent the request more than once."""
-    return _RETRIED.search(str(error)) is not None
+def require_one_try(error: BaseException, text: str) -> None:
+    """Raise a retriable error if the library sent the request more than once."""
+    if _RETRIED.search(str(error)):
+        raise RetriableRemoteStorageError(text) from NoAnswerError()
 
 
 def _error_for(text: str, what: str) -> RemoteStorageError:

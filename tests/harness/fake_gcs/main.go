@@ -28,6 +28,7 @@ type upload struct {
 }
 
 type front struct {
+	host    string
 	server  http.Handler
 	lock    sync.Mutex
 	uploads map[string]*upload
@@ -44,11 +45,13 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	handler := &front{server: server.HTTPHandler(), uploads: map[string]*upload{}}
+	handler := &front{host: *address, server: server.HTTPHandler(), uploads: map[string]*upload{}}
 	log.Fatal(http.ListenAndServe(*address, handler))
 }
 
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// It answers requests of its own host alone, and a proxy has another.
+	r.Host = f.host
 	escaped, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	switch escaped {
 	case "storage", "upload", "download", "_internal", "batch":

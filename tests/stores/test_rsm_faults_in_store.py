@@ -1,0 +1,197 @@
+"""RSM over a cloud's store that is slow, overloaded or cut off now and then: nobody notices."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+)
+from services.api.remote_storage_manager import IndexType
+from services.rsm.factory import build_backend, build_manager
+from services.rsm.manager import ObjectRemoteStorageManager
+from tests.contract.remote_storage_manager_contract import (
+    LARGE,
+    MIB,
+    Files,
+    copied,
+    fetched,
+    index,
+    some_bytes,
+)
+from tests.contract.rsm_over_s3 import everything_in
+from tests.harness.emulators import StoreEmulator
+from tests.harness.faults import (
+    Answer,
+    BlackHole,
+    Corrupt,
+    Cut,
+    Delay,
+    Direction,
+    Faults,
+    Reset,
+    Stall,
+    Throttle,
+)
+from tests.harness.http_proxy import HttpProxy
+from tests.stores.conftest import StoreSettings
+
+pytestmark = pytest.mark.deep
+
+# With three tenths of requests failing, one of 500,000 fails eleven times.
+RETRIES = 10
+SILENCE_MS = 3_000
+# What the library repeats though the store may have carried it out.
+REPEATED = frozenset({"GET", "PUT", "HEAD", "DELETE"})
+COMPLETING = "complete an upload"
+MANIFEST = "write a manifest"
+
+
+def operation_of(method: str, target: str) -> str:
+    if method == "PUT" and "manifest" in target:
+        return MANIFEST
+    completes = {("POST", "uploadId="), ("PUT", "comp=blocklist")}
+    is_one = any(method == of and query in target for of, query in completes)
+    return COMPLETING if is_one else method
+
+
+Weather = Callable[[Faults], None]
+
+WEATHER: dict[str, Weather] = {
+    "high latency": lambda faults: faults.add(Delay(40, jitter_ms=80), times=None),
+    "little bandwidth": lambda faults: faults.add(Throttle(20 * MIB), times=None),
+    "many 503": lambda faults: faults.storm(Answer(503), 0.3),
+    "many 500": lambda faults: faults.storm(Answer(500), 0.3),
+    "many resets of requests": lambda faults: faults.storm(
+        Reset(None, Direction.REQUEST), 0.3, operations=REPEATED
+    ),
+    "many answers lost": lambda faults: faults.storm(
+        Reset(None, Direction.RESPONSE), 0.3, operations=REPEATED
+    ),
+    "bodies reset in the middle": lambda faults: faults.add(
+        Reset(MIB, Direction.REQUEST), operation="PUT", times=3
+    ),
+    "bodies cut off in the middle": lambda faults: faults.add(
+        Cut(MIB, Direction.REQUEST), operation="PUT", times=3
+    ),
+    "a body answered by silence": lambda faults: faults.add(BlackHole(), operation="PUT"),
+    "a fetch reset in the middle": lambda faults: faults.add(
+        Reset(MIB, Direction.RESPONSE), operation="GET"
+    ),
+    "a fetch that falls silent": lambda faults: faults.add(
+        Stall(MIB, Direction.RESPONSE), operation="GET"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def proxy(emulator: StoreEmulator) -> Iterator[HttpProxy]:
+    with HttpProxy(emulator.address, operation_of, seed=9) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def end_faults(proxy: HttpProxy) -> Iterator[None]:
+    yield
+    proxy.faults.clear()
+
+
+@pytest.fixture
+def rsm(proxy: HttpProxy, store_settings: StoreSettings) -> Iterator[ObjectRemoteStorageManager]:
+    settings = store_settings(proxy.address, retries=RETRIES, read_timeout_ms=SILENCE_MS)
+    with closing(build_manager(settings)) as manager:
+        manager.check()
+        yield manager
+
+
+@pytest.mark.parametrize("weather", WEATHER.values(), ids=list(WEATHER))
+def test_a_segment_is_copied_read_and_deleted(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, weather: Weather
+) -> None:
+    files = Files(some_bytes(LARGE))
+    weather(proxy.faults)
+    metadata = copied(rsm, files)
+    assert fetched(rsm, metadata) == files.log
+    kind = IndexType.TIMESTAMP
+    assert index(rsm, metadata, kind) == files.indexes[kind]
+    rsm.delete_log_segment_data(metadata)
+
+    proxy.faults.clear()
+    with pytest.raises(RemoteResourceNotFoundError):
+        fetched(rsm, metadata)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_copy_of_which_the_end_is_uncertain_is_retriable_and_leaves_nothing(
+    proxy: HttpProxy, store_settings: StoreSettings, direction: Direction
+) -> None:
+    """A second try of what was carried out is refused: the parts are no more."""
+    settings = store_settings(proxy.address, retries=2)
+    everything = everything_in(build_backend(store_settings()), settings.prefix)
+    files = Files(some_bytes(LARGE))
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        before = everything()
+        proxy.faults.add(Reset(None, direction), operation=COMPLETING, times=None)
+        with pytest.raises(RetriableRemoteStorageError):
+            copied(rsm, files)
+        proxy.faults.clear()
+        assert everything() == before
+        assert fetched(rsm, copied(rsm, files)) == files.log
+
+
+def test_a_manifest_that_was_written_but_unanswered_counts(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy
+) -> None:
+    proxy.faults.add(Reset(None, Direction.RESPONSE), operation=MANIFEST, times=None)
+    files = Files(some_bytes(MIB))
+    assert fetched(rsm, copied(rsm, files)) == files.log
+
+
+def test_a_copy_with_an_uncertain_manifest_is_retriable_and_keeps_its_objects(
+    proxy: HttpProxy, store_settings: StoreSettings
+) -> None:
+    settings = store_settings(proxy.address, retries=0)
+    everything = everything_in(build_backend(store_settings()), settings.prefix)
+    files = Files(some_bytes(MIB))
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        before = everything()
+        proxy.faults.add(Reset(None, Direction.REQUEST), operation=MANIFEST, times=None)
+        with pytest.raises(RetriableRemoteStorageError):
+            copied(rsm, files)
+        proxy.faults.clear()
+        assert len(everything()) == len(before) + 2
+        assert fetched(rsm, copied(rsm, files)) == files.log
+
+
+def test_a_copy_into_a_store_that_only_fails_leaves_nothing(
+    proxy: HttpProxy, store_settings: StoreSettings
+) -> None:
+    settings = store_settings(proxy.address, retries=0)
+    everything = everything_in(build_backend(store_settings()), settings.prefix)
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        before = everything()
+        proxy.faults.add(Answer(503), operation="PUT", times=None)
+        with pytest.raises(RetriableRemoteStorageError):
+            copied(rsm, Files(some_bytes(LARGE)))
+        proxy.faults.clear()
+        assert everything() == before
+        segment = copied(rsm, Files(some_bytes(LARGE)))
+        assert fetched(rsm, segment) == some_bytes(LARGE)
+
+
+def test_a_read_of_a_wrong_byte_is_corrupt_and_may_be_repeated(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy
+) -> None:
+    files = Files(some_bytes(LARGE))
+    metadata = copied(rsm, files)
+    fetched(rsm, metadata, 0, 0)  # The manifest, too.
+    proxy.faults.add(Corrupt(3 * MIB, Direction.RESPONSE), operation="GET")
+    with pytest.raises(CorruptSegmentError):
+        fetched(rsm, metadata)
+    assert fetched(rsm, metadata) == files.log
