@@ -1,19 +1,22 @@
 """Read the segments that another tiered storage wrote: imported rows name their location."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import within
+from services.common.inflate import DamagedDataError, inflated_frame
+from services.rsm.backends.protocol import CHUNK_BYTES
 from services.rsm.fetch import last_position, require_in_order
 from services.rsm.foreign_layouts import ForeignLayout, ObjectPart
 from services.rsm.locations import Location, Locations
+from services.rsm.transforms import joined
 
 
 class ForeignReader:
-    """Stream logs and indexes as they are stored: there is nothing to verify or rebuild them with.
+    """Stream logs and indexes: there is nothing to verify or rebuild them with.
 
     Send no request before the first chunk is taken.
     """
@@ -29,7 +32,9 @@ class ForeignReader:
         with _naming(metadata, location):
             part = layout.log(location, metadata)
             last = last_position(metadata, part.size_bytes, start_position, end_position)
-            if part.size_bytes:
+            if part.frames_bytes:
+                yield from _inflated(location, part, start_position, last)
+            elif part.size_bytes:
                 yield from location.backend.fetch(part.key, start_position, last)
             else:
                 _require_there(location, part)
@@ -48,6 +53,25 @@ class ForeignReader:
     def _place(self, metadata: RemoteLogSegmentMetadata) -> tuple[Location, ForeignLayout]:
         with within("metadata"):
             return self._locations.foreign(metadata)
+
+
+def _inflated(location: Location, part: ObjectPart, start: int, last: int) -> Iterator[bytes]:
+    """Yield the bytes of a compressed file between two bytes, both inclusive."""
+    first, behind = start // part.chunk_bytes, last // part.chunk_bytes + 1
+    at, stored_at = first * part.chunk_bytes, sum(part.frames_bytes[:first])
+    sizes = part.frames_bytes[first:behind]
+    with closing(location.backend.fetch(part.key, stored_at, stored_at + sum(sizes) - 1)) as pieces:
+        for frame in joined(pieces, sizes):
+            size_bytes = min(part.chunk_bytes, part.size_bytes - at)
+            try:
+                chunk = inflated_frame(frame, size_bytes)
+            except DamagedDataError as e:
+                text = f"{part.key}: the chunk of bytes {at} to {at + size_bytes - 1}: {e}"
+                raise CorruptSegmentError(text) from e
+            begin, end = max(start - at, 0), min(last + 1 - at, size_bytes)
+            for piece_at in range(begin, end, CHUNK_BYTES):
+                yield chunk[piece_at : min(piece_at + CHUNK_BYTES, end)]
+            at += size_bytes
 
 
 @contextmanager

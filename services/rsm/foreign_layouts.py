@@ -1,7 +1,10 @@
 """Find the objects that another tiered storage wrote for a segment."""
 
+import struct
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from string import Formatter
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
@@ -14,6 +17,7 @@ from services.api.ids import uuid_to_text
 from services.api.remote_storage_manager import IndexType, SegmentFile
 from services.api.segments import UNKNOWN_SIZE, RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX
+from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflate
 
 if TYPE_CHECKING:
     from services.rsm.locations import Location
@@ -35,17 +39,30 @@ _SUFFIXES = {
     SegmentFile.TRANSACTION: ".txnindex",
     SegmentFile.LEADER_EPOCH: ".leader_epoch_checkpoint",
 }
+# A compressed chunk is read whole, and a list of them is kept with the manifest.
+_MOST_CHUNK_BYTES = 64 * 1024 * 1024
+_MOST_CHUNKS = 65_536
+_PACKED = struct.Struct(">IIB")
+_LAST_BYTES = 4
 _MANIFESTS = 1024
 _MANIFEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectPart:
-    """The bytes of one file of a segment: a part of an object, or the whole."""
+    """The bytes of one file of a segment: a part of an object, or the whole.
+
+    Attributes:
+        size_bytes: of the file.
+        frames_bytes: the object has frames of zstd of these sizes, one for each `chunk_bytes` of
+            the file; empty: it has the file's bytes.
+    """
 
     key: str
     start: int
     size_bytes: int
+    frames_bytes: Sequence[int] = ()
+    chunk_bytes: int = 0
 
 
 class ForeignLayout(Protocol):
@@ -93,8 +110,8 @@ class LocalTieredStorageLayout:
 class AivenLayout:
     """The objects of Aiven's Tiered Storage for Apache Kafka: log, indexes, manifest.
 
-    Chunks that are neither compressed nor encrypted lie in the object as in the log. Manifests are
-    cached for a minute. Thread-safe.
+    Chunks that are not encrypted lie in the object as in the log, or each as a frame of zstd.
+    Manifests are cached for a minute. Thread-safe.
     """
 
     def __init__(
@@ -106,12 +123,13 @@ class AivenLayout:
         self._manifests: TTLCache[str, _Manifest] = TTLCache(_MANIFESTS, _MANIFEST_S)
 
     def log(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> ObjectPart:
-        size_bytes = self._manifest(location, metadata).chunks.size_bytes
+        chunks = self._manifest(location, metadata).chunks
+        size_bytes = chunks.size_bytes
         key, expected = self._key(location.prefix, metadata, "log"), metadata.segment_size_in_bytes
         if expected not in (UNKNOWN_SIZE, size_bytes):
             text = f"{key} has {size_bytes} bytes by its manifest, {expected} by the metadata"
             raise CorruptSegmentError(text)
-        return ObjectPart(key, 0, size_bytes)
+        return ObjectPart(key, 0, size_bytes, chunks.frames_bytes, chunks.chunk_bytes)
 
     def index(
         self, location: "Location", metadata: RemoteLogSegmentMetadata, kind: IndexType
@@ -166,10 +184,39 @@ _Size = Annotated[int, Field(ge=0, le=INT32_MAX)]
 
 
 class _Chunks(_Part):
-    type: str
+    type: Literal["fixed", "variable"]
     size_bytes: _Size = Field(alias="originalFileSize")
-    chunk_bytes: _Size = Field(alias="originalChunkSize")
+    chunk_bytes: Annotated[int, Field(gt=0, le=INT32_MAX)] = Field(alias="originalChunkSize")
     stored_chunk_bytes: _Size | None = Field(None, alias="transformedChunkSize")
+    packed: str = Field("", alias="transformedChunks")
+
+    @property
+    def count(self) -> int:
+        return -(-self.size_bytes // self.chunk_bytes)
+
+    @cached_property
+    def frames_bytes(self) -> Sequence[int]:
+        """Return the sizes of compressed chunks; none if the chunks are stored as they are.
+
+        They are packed, big-endian, in base64 of a frame of zstd: how many they are, the least of
+        all but the last, a width, what each of these has above it, and the last.
+
+        Raises:
+            ValueError, struct.error, DamagedDataError, InflatedTooLargeError: not so.
+        """
+        if self.type == "fixed":
+            return ()
+        most_bytes = _PACKED.size + 4 * self.count
+        data = inflate(Codec.ZSTD, b64decode(self.packed, validate=True), most_bytes)
+        others, last = data[:-_LAST_BYTES], int.from_bytes(data[-_LAST_BYTES:])
+        count, sizes = int.from_bytes(others[:4]), [last]
+        if count > 1:
+            _, least, width = _PACKED.unpack_from(others)
+            starts = range(_PACKED.size, len(others), width)
+            sizes[:0] = [least + int.from_bytes(others[at : at + width]) for at in starts]
+        if not count == len(sizes) == self.count or not min(sizes):
+            raise ValueError(f"has {len(sizes)} chunks, {count} by its own count")
+        return tuple(sizes)
 
 
 class _Section(_Part):
@@ -198,7 +245,7 @@ class _Manifest(_Part):
 
         Raises:
             CorruptSegmentError: not a manifest of version 1.
-            NotServedError: its log is compressed or encrypted.
+            NotServedError: its log is encrypted, or compressed in chunks too large or too many.
         """
         try:
             manifest = cls.model_validate_json(data)
@@ -207,11 +254,19 @@ class _Manifest(_Part):
         chunks = manifest.chunks
         if manifest.encryption is not None:
             raise NotServedError(f"{key}: the segment is encrypted; Sediment does not read it")
-        # Chunks of various sizes are what compression makes.
-        if manifest.compression or chunks.type != "fixed":
-            raise NotServedError(f"{key}: the segment is compressed; Sediment does not read it")
-        if chunks.stored_chunk_bytes != chunks.chunk_bytes:
-            raise CorruptSegmentError(f"{key}: its chunks are stored with another size")
+        if manifest.compression != (chunks.type == "variable"):
+            raise CorruptSegmentError(f"{key}: its chunks are {chunks.type}, compressed or not")
+        if not manifest.compression:
+            if chunks.stored_chunk_bytes != chunks.chunk_bytes:
+                raise CorruptSegmentError(f"{key}: its chunks are stored with another size")
+            return manifest
+        if chunks.chunk_bytes > _MOST_CHUNK_BYTES or chunks.count > _MOST_CHUNKS:
+            text = f"{chunks.count} compressed chunks of {chunks.chunk_bytes} bytes"
+            raise NotServedError(f"{key}: has {text}; Sediment reads {_MOST_CHUNKS} of 64 MiB")
+        try:
+            _ = chunks.frames_bytes
+        except (ValueError, struct.error, DamagedDataError, InflatedTooLargeError) as e:
+            raise CorruptSegmentError(f"{key}: its list of chunks cannot be read: {e}") from e
         return manifest
 
     @property

@@ -230,8 +230,9 @@ def test_vanished_bucket_ends_reads_of_its_segments_alone(tmp_path: Path, s3: S3
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"compression": True}, NotServedError, "is compressed"),
-        ({"chunkIndex": {"type": "variable"}}, NotServedError, "is compressed"),
+        ({"compression": True}, CorruptSegmentError, "fixed, compressed or not"),
+        ({"chunkIndex": {"type": "variable"}}, CorruptSegmentError, "variable, compressed or not"),
+        ({"chunkIndex": {"type": "other"}}, CorruptSegmentError, "not a manifest of version 1"),
         ({"encryption": {"dataKey": "k:AA==", "aad": "CgsMDQ=="}}, NotServedError, "is encrypted"),
         ({"version": "2"}, CorruptSegmentError, "not a manifest of version 1"),
         ({"segmentIndexes": None}, CorruptSegmentError, "not a manifest of version 1"),

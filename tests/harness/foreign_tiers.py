@@ -1,10 +1,14 @@
 """Store segments as other tiered storages do, beside an RSM that has them registered."""
 
+import base64
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import zstandard
 
 from services.api.ids import uuid_to_text
 from services.api.imported_segments import imported_custom_metadata
@@ -72,6 +76,36 @@ def aiven_manifest(files: Files, changes: Mapping[str, Any] | None = None) -> di
     }
 
 
+def compressed_log(log: bytes, chunk_bytes: int) -> list[bytes]:
+    """Return the stored chunks of a log, as that plugin compresses them."""
+    starts = range(0, len(log), chunk_bytes)
+    return [zstandard.compress(log[start : start + chunk_bytes]) for start in starts]
+
+
+def packed_sizes(sizes: Sequence[int]) -> str:
+    """Return the sizes of chunks as that plugin's manifest has them."""
+    *others, last = sizes
+    packed = struct.pack(">I", len(sizes))
+    if others:
+        least = min(others)
+        width = max(1, -(-(max(others) - least).bit_length() // 8))
+        packed += struct.pack(">IB", least, width)
+        packed += b"".join((size - least).to_bytes(width) for size in others)
+    packed += struct.pack(">I", last)
+    return base64.b64encode(zstandard.compress(packed)).decode()
+
+
+def compressed_manifest(files: Files, chunk_bytes: int, sizes: Sequence[int]) -> dict[str, Any]:
+    """Return a manifest of version 1 for a log in compressed chunks of these stored sizes."""
+    chunks = {
+        "type": "variable",
+        "originalChunkSize": chunk_bytes,
+        "originalFileSize": len(files.log),
+        "transformedChunks": packed_sizes(sizes),
+    }
+    return aiven_manifest(files, {"compression": True, "chunkIndex": chunks})
+
+
 @dataclass(frozen=True)
 class ForeignTier:
     """A location with the objects of another storage, and the settings of an RSM beside it.
@@ -119,18 +153,26 @@ class ForeignTier:
 
 def local_tier(directory: Path, extra: str = "") -> ForeignTier:
     """Return a location with the files of Kafka's LocalTieredStorage."""
+    return _files(directory, "local-tiered-storage", "kafka-tiered-storage/", extra)
+
+
+def aiven_files(directory: Path) -> ForeignTier:
+    """Return a location with the objects of Aiven's plugin as files."""
+    return _files(directory, "aiven", "theirs/", "")
+
+
+def _files(directory: Path, layout: str, prefix: str, extra: str) -> ForeignTier:
     own, theirs = directory / "own", directory / "theirs"
     for each in (own, theirs):
         each.mkdir(exist_ok=True)
-    place = f'backend = "filesystem"\ndirectory = "{theirs}"\nprefix = "kafka-tiered-storage/"'
+    place = f'backend = "filesystem"\ndirectory = "{theirs}"\nprefix = "{prefix}"'
     settings = RsmSettings(
         backend="filesystem",
         directory=own,
         part_size_bytes=5 * 1024 * 1024,
-        locations_file=_registry(directory, "local-tiered-storage", place, extra),
+        locations_file=_registry(directory, layout, place, extra),
     )
-    backend = FilesystemStorage(theirs)
-    return ForeignTier(settings, "local-tiered-storage", backend, "kafka-tiered-storage/")
+    return ForeignTier(settings, layout, FilesystemStorage(theirs), prefix)
 
 
 def aiven_tier(directory: Path, s3: S3Endpoint, extra: str = "") -> ForeignTier:
