@@ -66,6 +66,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rsm_first_byte": rsm_first_byte.run,
     "rsm_first_byte_verified": rsm_first_byte.run_verified,
     "rsm_memory": rsm_memory.run,
+    "rsm_memory_transformed": rsm_memory.run_transformed,
     "rsm_requests": rsm_requests.run,
     "rsm_zstd_copy": rsm_transformed.run_zstd_copy,
     "rsm_zstd_fetch": rsm_transformed.run_zstd_fetch,

@@ -9,6 +9,7 @@ from crc32c import crc32c
 
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.measure import MIB, QUICK, Result, Side, counted_rounds, peak_rss_bytes
+from benchmarks.rsm_transformed import AES, ZSTD, both, json_chunks
 from benchmarks.segments import generated_log, segment_data, segment_metadata
 from benchmarks.store import STORE
 from services.api.segments import RemoteLogSegmentMetadata
@@ -36,8 +37,37 @@ def run() -> Result:
         idles.append(idle / MIB)
         peaks.append(peak / MIB)
         samples.append((peak - idle - in_flight_bytes) / MIB)
+    return _result("rsm_memory", samples, peaks, idles, in_flight_bytes)
+
+
+def run_transformed() -> Result:
+    """Copy JSON that is compressed and encrypted; reads of it are measured by rsm_aes_fetch."""
+    samples, peaks, idles = [], [], []
+    in_flight_bytes = 0
+    for _ in counted_rounds("rsm_memory_transformed", ROUNDS):
+        with both(f"{ZSTD}\n{AES}") as rsms:
+            idle = psutil.Process(rsms.other_pid).memory_info().rss
+            log = json_chunks(SIZE_BYTES)
+            rsms.other.copy_log_segment_data(
+                segment_metadata(SIZE_BYTES), segment_data(SIZE_BYTES, log)
+            )
+            peak = peak_rss_bytes(rsms.other_pid)
+            in_flight_bytes = _in_flight_bytes(rsms.services)
+        idles.append(idle / MIB)
+        peaks.append(peak / MIB)
+        samples.append((peak - idle - in_flight_bytes) / MIB)
+    return _result("rsm_memory_transformed", samples, peaks, idles, in_flight_bytes)
+
+
+def _result(
+    name: str,
+    samples: list[float],
+    peaks: list[float],
+    idles: list[float],
+    in_flight_bytes: int,
+) -> Result:
     return Result(
-        "rsm_memory",
+        name,
         "MiB of RSM's process over idle and its parts in flight, at its peak",
         statistics.median(samples),
         samples,

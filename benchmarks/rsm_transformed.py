@@ -31,6 +31,11 @@ _OTHER_BYTES = 8 * MIB
 
 def json_log(size_bytes: int) -> bytes:
     """Return lines of JSON, of which zstd at level 3 leaves about a quarter."""
+    return b"".join(json_chunks(size_bytes))
+
+
+def json_chunks(size_bytes: int) -> Iterator[bytes]:
+    """Yield the chunks of such a log."""
     seeded = random.Random(45)
     lines, size = list[bytes](), 0
     while size < _OTHER_BYTES:
@@ -45,8 +50,11 @@ def json_log(size_bytes: int) -> bytes:
         }
         lines.append(json.dumps(document).encode() + b"\n")
         size += len(lines[-1])
-    once = b"".join(lines)
-    return (once * (size_bytes // len(once) + 1))[:size_bytes]
+    once, left_bytes = b"".join(lines), size_bytes
+    while left_bytes:
+        for at in range(0, min(left_bytes, len(once)), CHUNK_BYTES):
+            yield once[at : min(at + CHUNK_BYTES, left_bytes)]
+        left_bytes -= min(left_bytes, len(once))
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ class _Both:
 
 
 @contextmanager
-def _both(properties: str) -> Iterator[_Both]:
+def both(properties: str) -> Iterator[_Both]:
     with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name, deployed() as services:
         ring = Path(name) / "keys"
         ring.mkdir(mode=0o750)
@@ -113,29 +121,29 @@ def _both(properties: str) -> Iterator[_Both]:
 
 def _copy(name: str, properties: str) -> Result:
     text = json_log(COPY_BYTES) if properties == ZSTD else b""
-    with _both(properties) as both:
+    with both(properties) as rsms:
         stored = list[int]()
 
         def copy(rsm: RemoteStorageManagerClient) -> float:
             metadata = segment_metadata(COPY_BYTES)
-            log = _chunks(text) if text and rsm is both.other else generated_log(COPY_BYTES)
+            log = _chunks(text) if text and rsm is rsms.other else generated_log(COPY_BYTES)
             data = segment_data(COPY_BYTES, log)
             speed = mib_per_s(COPY_BYTES, lambda: rsm.copy_log_segment_data(metadata, data))
-            stored.append(both.stored_bytes())
+            stored.append(rsms.stored_bytes())
             rsm.delete_log_segment_data(metadata)
             return speed
 
-        for rsm in (both.plain, both.other):
+        for rsm in (rsms.plain, rsms.other):
             copy(rsm)
         conditions = {"log_bytes": COPY_BYTES, "stored_bytes": max(stored), "store": STORE}
-        return both.compared(name, f"CopyLogSegmentData, {_of(properties)}", copy, conditions)
+        return rsms.compared(name, f"CopyLogSegmentData, {_of(properties)}", copy, conditions)
 
 
 def _fetch(name: str, properties: str) -> Result:
-    with _both(properties) as both:
+    with both(properties) as rsms:
         log = _chunks(json_log(FETCH_BYTES)) if properties == ZSTD else generated_log(FETCH_BYTES)
         segments = {}
-        for rsm, sent in ((both.plain, generated_log(FETCH_BYTES)), (both.other, log)):
+        for rsm, sent in ((rsms.plain, generated_log(FETCH_BYTES)), (rsms.other, log)):
             metadata = segment_metadata(FETCH_BYTES)
             custom = rsm.copy_log_segment_data(metadata, segment_data(FETCH_BYTES, sent))
             segments[rsm] = replace(metadata, custom_metadata=custom)
@@ -150,9 +158,9 @@ def _fetch(name: str, properties: str) -> Result:
 
         for rsm in segments:
             fetch(rsm)
-        stored_bytes = both.stored_bytes()
+        stored_bytes = rsms.stored_bytes()
         conditions = {"range_bytes": FETCH_BYTES, "stored_bytes": stored_bytes, "store": STORE}
-        return both.compared(name, f"FetchLogSegment, {_of(properties)}", fetch, conditions)
+        return rsms.compared(name, f"FetchLogSegment, {_of(properties)}", fetch, conditions)
 
 
 def _chunks(log: bytes) -> Iterator[bytes]:

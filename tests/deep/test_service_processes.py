@@ -54,7 +54,7 @@ from tests.contract.remote_storage_manager_contract import (
     fetched,
 )
 from tests.harness.broker_answers import broker_answers
-from tests.harness.eventually import eventually
+from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.every_rpc import RPCS
 from tests.harness.faults import BlackHole
 from tests.harness.http_proxy import HttpProxy
@@ -119,8 +119,10 @@ def started(name: str, settings: Mapping[str, str], directory: Path) -> Iterator
     command = [sys.executable, "-m", f"services.{name}"]
     process = ChildProcess(name, command, directory, environment)
     process.start()
-    yield Running(process, *(f"{LOOPBACK}:{port}" for port in ports))
-    process.kill()
+    try:
+        yield Running(process, *(f"{LOOPBACK}:{port}" for port in ports))
+    finally:
+        process.kill()
 
 
 def files_settings(directory: Path) -> dict[str, str]:
@@ -287,7 +289,8 @@ def test_rsm_waits_for_its_store(
     with started("rsm", {**settings, "RSM_RETRIES": "0"}, tmp_path) as rsm:
         named = ("not ready", bucket, store.address)
         eventually(lambda: all(text in rsm.log() for text in named), deadline_ms=20_000)
-        assert_not_served_yet(rsm.address)
+        # Its port opens once it has waited for a while.
+        eventually_holds(lambda: assert_not_served_yet(rsm.address), deadline_ms=60_000)
         assert_becomes_ready(rsm, store.accept_connections, *named, name="rsm")
         store.refuse_connections()
         store.cut_connections()
