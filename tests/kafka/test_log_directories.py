@@ -57,8 +57,13 @@ def move(sidecar: Sidecar, name: TopicIdPartition) -> None:
 
 def assert_is_whole(sidecar: Sidecar, name: TopicIdPartition, traffic: Traffic) -> None:
     sent = traffic.acknowledged.records
-    content = content_of(fetch_all(sidecar.rlm, name).data)
-    assert {offset: content.records.get(offset) for offset in sent} == sent
+
+    def all_are_read() -> bool:
+        """RLM finds the end of the log by its next pass."""
+        content = content_of(fetch_all(sidecar.rlm, name).data)
+        return {offset: content.records.get(offset) for offset in sent} == sent
+
+    eventually(all_are_read, DEADLINE_MS)
     rows = sidecar.rows(name)
     assert [row.start_offset for row in rows] == [0, *(row.end_offset + 1 for row in rows[:-1])]
     assert sidecar.describe(name).problems == ()
