@@ -193,7 +193,7 @@ demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tie
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
-test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: 4 to 6 minutes on two cores
+test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: 3 to 6 minutes on two cores
 	$(BIN)/pytest -m "not deep" tests/unit tests/contract tests/behaviour \
 	  -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
