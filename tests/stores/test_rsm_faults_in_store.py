@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+import urllib3
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -11,6 +12,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.remote_storage_manager import IndexType
+from services.rsm.backends.protocol import Part
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from tests.contract.remote_storage_manager_contract import (
@@ -24,6 +26,7 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.contract.rsm_over_s3 import everything_in
 from tests.harness.emulators import StoreEmulator
+from tests.harness.eventually import eventually
 from tests.harness.faults import (
     Answer,
     BlackHole,
@@ -37,7 +40,7 @@ from tests.harness.faults import (
     Throttle,
 )
 from tests.harness.http_proxy import HttpProxy
-from tests.stores.conftest import StoreSettings
+from tests.stores.conftest import KIND, StoreSettings
 
 pytestmark = pytest.mark.deep
 
@@ -48,12 +51,13 @@ SILENCE_MS = 3_000
 REPEATED = frozenset({"GET", "PUT", "HEAD", "DELETE"})
 COMPLETING = "complete an upload"
 MANIFEST = "write a manifest"
+ID = "uploadId="
 
 
 def operation_of(method: str, target: str) -> str:
     if method == "PUT" and "manifest" in target:
         return MANIFEST
-    completes = {("POST", "uploadId="), ("PUT", "comp=blocklist")}
+    completes = {("POST", ID), ("PUT", "comp=blocklist")}
     is_one = any(method == of and query in target for of, query in completes)
     return COMPLETING if is_one else method
 
@@ -141,6 +145,22 @@ def test_a_copy_of_which_the_end_is_uncertain_is_retriable_and_leaves_nothing(
         proxy.faults.clear()
         assert everything() == before
         assert fetched(rsm, copied(rsm, files)) == files.log
+
+
+def test_an_upload_that_the_store_has_ended_may_be_ended(
+    proxy: HttpProxy, store_settings: StoreSettings
+) -> None:
+    """As a lifecycle ends uploads in GCS; in Azure an upload has nothing to end."""
+    settings = store_settings(proxy.address)
+    backend, key = build_backend(settings), f"{settings.prefix}object"
+    upload = backend.begin_upload(key)
+    data = memoryview(some_bytes(2 * settings.part_size_bytes))
+    backend.upload_part(upload, Part(1, 0, data))
+    if KIND == "gcs":
+        ids = eventually(lambda: [each.target for each in proxy.requests if ID in each.target])
+        assert urllib3.request("DELETE", f"http://{proxy.address}{ids[-1]}").status == 204
+    backend.abort_upload(upload)
+    assert backend.describe(key) is None
 
 
 def test_a_manifest_that_was_written_but_unanswered_counts(
