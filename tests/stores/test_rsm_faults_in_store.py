@@ -153,6 +153,7 @@ def test_an_upload_that_the_store_has_ended_may_be_ended(
     """As a lifecycle ends uploads in GCS; in Azure an upload has nothing to end."""
     settings = store_settings(proxy.address)
     backend, key = build_backend(settings), f"{settings.prefix}object"
+    proxy.forget_requests()
     upload = backend.begin_upload(key)
     data = memoryview(some_bytes(2 * settings.part_size_bytes))
     backend.upload_part(upload, Part(1, 0, data))
