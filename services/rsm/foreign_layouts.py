@@ -43,7 +43,7 @@ _SUFFIXES = {
 _MOST_CHUNK_BYTES = 64 * 1024 * 1024
 _MOST_CHUNKS = 65_536
 _PACKED = struct.Struct(">IIB")
-_LAST_BYTES = 4
+_COUNT_BYTES = _LAST_BYTES = 4
 _MANIFESTS = 1024
 _MANIFEST_S = 60.0
 
@@ -209,7 +209,7 @@ class _Chunks(_Part):
         most_bytes = _PACKED.size + 4 * self.count
         data = inflate(Codec.ZSTD, b64decode(self.packed, validate=True), most_bytes)
         others, last = data[:-_LAST_BYTES], int.from_bytes(data[-_LAST_BYTES:])
-        count, sizes = int.from_bytes(others[:4]), [last]
+        count, sizes = int.from_bytes(others[:_COUNT_BYTES]), [last]
         if count > 1:
             _, least, width = _PACKED.unpack_from(others)
             starts = range(_PACKED.size, len(others), width)
@@ -261,8 +261,8 @@ class _Manifest(_Part):
                 raise CorruptSegmentError(f"{key}: its chunks are stored with another size")
             return manifest
         if chunks.chunk_bytes > _MOST_CHUNK_BYTES or chunks.count > _MOST_CHUNKS:
-            text = f"{chunks.count} compressed chunks of {chunks.chunk_bytes} bytes"
-            raise NotServedError(f"{key}: has {text}; Sediment reads {_MOST_CHUNKS} of 64 MiB")
+            has = f"{chunks.count} compressed chunks of {chunks.chunk_bytes} bytes, not read over"
+            raise NotServedError(f"{key}: {has} {_MOST_CHUNKS} chunks or {_MOST_CHUNK_BYTES} bytes")
         try:
             _ = chunks.frames_bytes
         except (ValueError, struct.error, DamagedDataError, InflatedTooLargeError) as e:
