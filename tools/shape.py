@@ -37,7 +37,7 @@ BUDGETS = {
     "spark_jobs": 8_377,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 88_303
+PRODUCT_LINES = 88_305
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_765
 TEST_LINES = 128_700

@@ -78,6 +78,8 @@ class Clients:
             elapsed_s = max(elapsed_s, done.elapsed_s)
             latencies.extend(done.latencies_s)
         ordered = sorted(latencies)
+        if not ordered:
+            raise RuntimeError(f"no client did anything in {seconds} s: is the machine busy?")
         p50_s, p99_s = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99))
         return Measured(operations / elapsed_s, p50_s, p99_s)
 

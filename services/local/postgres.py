@@ -201,6 +201,8 @@ class EmbeddedPostgres(ServerProcess):
     thread-safe.
     """
 
+    _START_TIMEOUT_MS = 600_000  # after a crash it repeats what was written since a checkpoint
+
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self._directory = directory.absolute()
         super().__init__(port_file=self._directory / PORT_FILE)
