@@ -118,7 +118,9 @@ class DirectoryKeys:
         if CURRENT not in names:
             text = f'has no file "{CURRENT}" that names the key for new segments'
             raise KeysError(f"{self._directory}: {text}")
-        current = _content(self._directory / CURRENT, 64 + 2).decode(errors="replace").strip()
+        current = (
+            private_content(self._directory / CURRENT, 64 + 2).decode(errors="replace").strip()
+        )
         ids = sorted(set(names) - {CURRENT})
         keys = {id: AESGCM(_key(self._directory / id)) for id in ids}
         if current not in keys:
@@ -130,7 +132,7 @@ class DirectoryKeys:
 def _key(path: Path) -> bytes:
     if KEY_ID.fullmatch(path.name) is None:
         raise KeysError(f"{path}: a key's id is 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")
-    content = _content(path, KEY_BYTES)
+    content = private_content(path, KEY_BYTES)
     if len(content) != KEY_BYTES:
         raise KeysError(
             f"{path}: has {len(content)} bytes, a key has {KEY_BYTES}, raw, without a newline"
@@ -138,7 +140,7 @@ def _key(path: Path) -> bytes:
     return content
 
 
-def _content(path: Path, most: int) -> bytes:
+def private_content(path: Path, most: int) -> bytes:
     """Read a file of at most `most` bytes that other users may neither read nor write."""
     try:
         with open(open_regular(path), "rb") as file:

@@ -32,8 +32,8 @@ class ForeignReader:
         with _naming(metadata, location):
             part = layout.log(location, metadata)
             last = last_position(metadata, part.size_bytes, start_position, end_position)
-            if part.frames_bytes:
-                yield from _inflated(location, part, start_position, last)
+            if part.stored_bytes:
+                yield from _opened(location, part, start_position, last)
             elif part.size_bytes:
                 yield from location.backend.fetch(part.key, start_position, last)
             else:
@@ -46,7 +46,9 @@ class ForeignReader:
         location, layout = self._place(metadata)
         with _naming(metadata, location):
             part = layout.index(location, metadata, index_type)
-            if part.size_bytes:
+            if part.stored_bytes:
+                yield from _opened(location, part, 0, part.size_bytes - 1)
+            elif part.size_bytes:
                 end = part.start + part.size_bytes - 1
                 yield from location.backend.fetch(part.key, part.start, end)
 
@@ -55,16 +57,17 @@ class ForeignReader:
             return self._locations.foreign(metadata)
 
 
-def _inflated(location: Location, part: ObjectPart, start: int, last: int) -> Iterator[bytes]:
-    """Yield the bytes of a compressed file between two bytes, both inclusive."""
+def _opened(location: Location, part: ObjectPart, start: int, last: int) -> Iterator[bytes]:
+    """Yield the bytes of a compressed or encrypted file between two bytes, both inclusive."""
     first, behind = start // part.chunk_bytes, last // part.chunk_bytes + 1
-    at, stored_at = first * part.chunk_bytes, sum(part.frames_bytes[:first])
-    sizes = part.frames_bytes[first:behind]
+    at, stored_at = first * part.chunk_bytes, part.start + sum(part.stored_bytes[:first])
+    sizes = part.stored_bytes[first:behind]
     with closing(location.backend.fetch(part.key, stored_at, stored_at + sum(sizes) - 1)) as pieces:
-        for frame in joined(pieces, sizes):
+        for stored in joined(pieces, sizes):
             size_bytes = min(part.chunk_bytes, part.size_bytes - at)
             try:
-                chunk = inflated_frame(frame, size_bytes)
+                opened = part.cipher.opened(stored) if part.cipher else stored
+                chunk = inflated_frame(opened, size_bytes) if part.is_compressed else bytes(opened)
             except DamagedDataError as e:
                 text = f"{part.key}: the chunk of bytes {at} to {at + size_bytes - 1}: {e}"
                 raise CorruptSegmentError(text) from e

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from cachetools import TTLCache
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,6 +18,8 @@ from services.api.remote_storage_manager import IndexType, SegmentFile
 from services.api.segments import UNKNOWN_SIZE, RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX
 from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflate
+from services.rsm.foreign_keys import ADDED_BYTES, KeyPairs, SegmentCipher
+from services.rsm.keys import AlteredKeyError, UnknownKeyError
 
 if TYPE_CHECKING:
     from services.rsm.locations import Location
@@ -39,13 +41,14 @@ _SUFFIXES = {
     SegmentFile.TRANSACTION: ".txnindex",
     SegmentFile.LEADER_EPOCH: ".leader_epoch_checkpoint",
 }
-# A compressed chunk is read whole, and a list of them is kept with the manifest.
+# A chunk that is not stored as it is is read whole, and a list of them is kept with the manifest.
 _MOST_CHUNK_BYTES = 64 * 1024 * 1024
 _MOST_CHUNKS = 65_536
 _PACKED = struct.Struct(">IIB")
 _COUNT_BYTES = _LAST_BYTES = 4
 _MANIFESTS = 1024
 _MANIFEST_S = 60.0
+_MOST_KEY_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +57,19 @@ class ObjectPart:
 
     Attributes:
         size_bytes: of the file.
-        frames_bytes: the object has frames of zstd of these sizes, one for each `chunk_bytes` of
-            the file; empty: it has the file's bytes.
+        stored_bytes: the object has chunks of these sizes, one for each `chunk_bytes` of the file;
+            empty: it has the file's bytes.
+        cipher: opens the chunks; None: they are not encrypted.
+        is_compressed: each is then a frame of zstd.
     """
 
     key: str
     start: int
     size_bytes: int
-    frames_bytes: Sequence[int] = ()
+    stored_bytes: Sequence[int] = ()
     chunk_bytes: int = 0
+    cipher: SegmentCipher | None = None
+    is_compressed: bool = False
 
 
 class ForeignLayout(Protocol):
@@ -110,35 +117,51 @@ class LocalTieredStorageLayout:
 class AivenLayout:
     """The objects of Aiven's Tiered Storage for Apache Kafka: log, indexes, manifest.
 
-    Chunks that are not encrypted lie in the object as in the log, or each as a frame of zstd.
-    Manifests are cached for a minute. Thread-safe.
+    Chunks lie in the object as in the log, or each compressed, then encrypted; of an index only
+    encrypted, as one. Manifests are cached for a minute. Thread-safe.
     """
 
     def __init__(
-        self, template: str = AIVEN_TEMPLATE, suffixes: Mapping[str, str] = AIVEN_SUFFIXES
+        self,
+        template: str = AIVEN_TEMPLATE,
+        suffixes: Mapping[str, str] = AIVEN_SUFFIXES,
+        key_pairs: KeyPairs | None = None,
     ) -> None:
         self._template = template
         self._suffixes = dict(suffixes)
+        self._pairs = key_pairs or KeyPairs({})
         self._lock = Lock()
-        self._manifests: TTLCache[str, _Manifest] = TTLCache(_MANIFESTS, _MANIFEST_S)
+        self._manifests: TTLCache[str, _Opened] = TTLCache(_MANIFESTS, _MANIFEST_S)
 
     def log(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> ObjectPart:
-        chunks = self._manifest(location, metadata).chunks
-        size_bytes = chunks.size_bytes
+        manifest, cipher = self._manifest(location, metadata)
+        chunks, size_bytes = manifest.chunks, manifest.chunks.size_bytes
         key, expected = self._key(location.prefix, metadata, "log"), metadata.segment_size_in_bytes
         if expected not in (UNKNOWN_SIZE, size_bytes):
             text = f"{key} has {size_bytes} bytes by its manifest, {expected} by the metadata"
             raise CorruptSegmentError(text)
-        return ObjectPart(key, 0, size_bytes, chunks.frames_bytes, chunks.chunk_bytes)
+        stored_bytes = chunks.stored_bytes(cipher is not None)
+        is_compressed = manifest.compression
+        return ObjectPart(
+            key, 0, size_bytes, stored_bytes, chunks.chunk_bytes, cipher, is_compressed
+        )
 
     def index(
         self, location: "Location", metadata: RemoteLogSegmentMetadata, kind: IndexType
     ) -> ObjectPart:
-        section = self._manifest(location, metadata).indexes.get(kind)
+        manifest, cipher = self._manifest(location, metadata)
+        section = manifest.indexes.get(kind)
         key = self._key(location.prefix, metadata, "indexes")
         if section is None:
             raise RemoteResourceNotFoundError(f"{key} has no {kind.name} index")
-        return ObjectPart(key, section.position, section.size)
+        if cipher is None or not section.size:
+            return ObjectPart(key, section.position, section.size)
+        size_bytes = section.size - ADDED_BYTES
+        if not 0 <= size_bytes <= _MOST_CHUNK_BYTES:
+            text = f"{key}: its encrypted {kind.name} index has {section.size} bytes"
+            raise CorruptSegmentError(text)
+        stored_bytes = (section.size,) if size_bytes else ()
+        return ObjectPart(key, section.position, size_bytes, stored_bytes, size_bytes, cipher)
 
     def keys(self, prefix: str, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
         return [self._key(prefix, metadata, kind) for kind in ("manifest", "log", "indexes")]
@@ -146,15 +169,27 @@ class AivenLayout:
     def _key(self, prefix: str, metadata: RemoteLogSegmentMetadata, kind: str) -> str:
         return f"{prefix}{self._template.format(**_names_of(metadata))}{self._suffixes[kind]}"
 
-    def _manifest(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> "_Manifest":
+    def _manifest(self, location: "Location", metadata: RemoteLogSegmentMetadata) -> "_Opened":
         key = self._key(location.prefix, metadata, "manifest")
         with self._lock:
-            manifest = self._manifests.get(key)
-        if manifest is None:
+            opened = self._manifests.get(key)
+        if opened is None:
             manifest = _Manifest.read(location.backend.get(key), key)
+            opened = manifest, self._cipher(manifest, key)
             with self._lock:
-                self._manifests[key] = manifest
-        return manifest
+                self._manifests[key] = opened
+        return opened
+
+    def _cipher(self, manifest: "_Manifest", key: str) -> SegmentCipher | None:
+        if manifest.encryption is None:
+            return None
+        try:
+            return self._pairs.cipher(manifest.encryption.data_key, manifest.encryption.additional)
+        except UnknownKeyError as e:
+            raise NotServedError(f"{key}: the segment is encrypted {e}") from e
+        except AlteredKeyError as e:
+            text = f"{key}: its data key was changed, or is another key pair's"
+            raise CorruptSegmentError(text) from e
 
 
 def template_problem(template: str) -> str:
@@ -194,9 +229,18 @@ class _Chunks(_Part):
     def count(self) -> int:
         return -(-self.size_bytes // self.chunk_bytes)
 
+    def stored_bytes(self, is_encrypted: bool) -> Sequence[int]:
+        """Return the sizes of stored chunks; none if they are the file's bytes."""
+        if self.type == "variable":
+            return self.frames_bytes
+        if not is_encrypted:
+            return ()
+        starts = range(0, self.size_bytes, self.chunk_bytes)
+        return [min(self.chunk_bytes, self.size_bytes - at) + ADDED_BYTES for at in starts]
+
     @cached_property
     def frames_bytes(self) -> Sequence[int]:
-        """Return the sizes of compressed chunks; none if the chunks are stored as they are.
+        """Return the sizes of compressed chunks, encrypted or not.
 
         They are packed, big-endian, in base64 of a frame of zstd: how many they are, the least of
         all but the last, a width, what each of these has above it, and the last.
@@ -204,8 +248,6 @@ class _Chunks(_Part):
         Raises:
             ValueError, struct.error, DamagedDataError, InflatedTooLargeError: not so.
         """
-        if self.type == "fixed":
-            return ()
         most_bytes = _PACKED.size + 4 * self.count
         data = inflate(Codec.ZSTD, b64decode(self.packed, validate=True), most_bytes)
         others, last = data[:-_LAST_BYTES], int.from_bytes(data[-_LAST_BYTES:])
@@ -232,12 +274,17 @@ class _Sections(_Part):
     transaction: _Section | None = None
 
 
+class _Encryption(_Part):
+    data_key: str = Field(alias="dataKey", max_length=_MOST_KEY_LENGTH)
+    additional: str = Field(alias="aad", max_length=_MOST_KEY_LENGTH)
+
+
 class _Manifest(_Part):
     version: Literal["1"]
     chunks: _Chunks = Field(alias="chunkIndex")
     sections: _Sections = Field(alias="segmentIndexes")
     compression: bool
-    encryption: dict[str, Any] | None = None
+    encryption: _Encryption | None = None
 
     @classmethod
     def read(cls, data: bytes, key: str) -> "_Manifest":
@@ -245,26 +292,26 @@ class _Manifest(_Part):
 
         Raises:
             CorruptSegmentError: not a manifest of version 1.
-            NotServedError: its log is encrypted, or compressed in chunks too large or too many.
+            NotServedError: its log is encrypted or compressed in chunks too large or too many.
         """
         try:
             manifest = cls.model_validate_json(data)
         except ValidationError as e:
             raise CorruptSegmentError(f"{key}: not a manifest of version 1") from e
-        chunks = manifest.chunks
-        if manifest.encryption is not None:
-            raise NotServedError(f"{key}: the segment is encrypted; Sediment does not read it")
+        chunks, is_encrypted = manifest.chunks, manifest.encryption is not None
         if manifest.compression != (chunks.type == "variable"):
             raise CorruptSegmentError(f"{key}: its chunks are {chunks.type}, compressed or not")
-        if not manifest.compression:
-            if chunks.stored_chunk_bytes != chunks.chunk_bytes:
-                raise CorruptSegmentError(f"{key}: its chunks are stored with another size")
+        expected_bytes = chunks.chunk_bytes + ADDED_BYTES * is_encrypted
+        if not manifest.compression and chunks.stored_chunk_bytes != expected_bytes:
+            raise CorruptSegmentError(f"{key}: its chunks are stored with another size")
+        if not manifest.compression and not is_encrypted:
             return manifest
         if chunks.chunk_bytes > _MOST_CHUNK_BYTES or chunks.count > _MOST_CHUNKS:
-            has = f"{chunks.count} compressed chunks of {chunks.chunk_bytes} bytes, not read over"
+            how = "compressed" if manifest.compression else "encrypted"
+            has = f"{chunks.count} {how} chunks of {chunks.chunk_bytes} bytes, not read over"
             raise NotServedError(f"{key}: {has} {_MOST_CHUNKS} chunks or {_MOST_CHUNK_BYTES} bytes")
         try:
-            _ = chunks.frames_bytes
+            chunks.stored_bytes(is_encrypted)
         except (ValueError, struct.error, DamagedDataError, InflatedTooLargeError) as e:
             raise CorruptSegmentError(f"{key}: its list of chunks cannot be read: {e}") from e
         return manifest
@@ -273,6 +320,9 @@ class _Manifest(_Part):
     def indexes(self) -> Mapping[IndexType, _Section]:
         all_kinds = {kind: getattr(self.sections, kind.name.lower()) for kind in IndexType}
         return {kind: section for kind, section in all_kinds.items() if section is not None}
+
+
+_Opened: TypeAlias = tuple[_Manifest, SegmentCipher | None]
 
 
 def _names_of(metadata: RemoteLogSegmentMetadata) -> Mapping[str, str]:

@@ -18,6 +18,8 @@ from services.common.bounded_file import read_bounded
 from services.common.settings import plain_fault
 from services.rsm.backends.kinds import entry_problem, require_known, store_kind
 from services.rsm.backends.s3_policy import S3Policy
+from services.rsm.directory_keys import MAX_KEYS, KeysError
+from services.rsm.foreign_keys import KeyPairs
 from services.rsm.foreign_layouts import (
     AIVEN_SUFFIXES,
     AIVEN_TEMPLATE,
@@ -68,6 +70,7 @@ class RegisteredLocation(S3Policy):
         mirror: the number of another location that has copies of all objects, under the same keys.
         topics: regular expressions, each of whole names of topics, whose segments are copied here.
         key_template, suffixes: of the layout "aiven": the plugin's ObjectKeyFactory.
+        key_pairs: of the layout "aiven": the files of its private keys, by id.
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
         options: what only this kind of store knows (StoreKind.options).
     """
@@ -90,6 +93,7 @@ class RegisteredLocation(S3Policy):
     topics: list[TopicPattern] = Field(default_factory=list, max_length=_MAX_PATTERNS)
     key_template: str = AIVEN_TEMPLATE
     suffixes: dict[str, Suffix] = Field(default_factory=dict)
+    key_pairs: dict[str, Path] = Field(default_factory=dict, max_length=MAX_KEYS)
     options: dict[str, str] = Field(default_factory=dict)
     compression: Literal["zstd"] | None = None
     compression_level: int = Field(default=DEFAULT_LEVEL, ge=1, le=MAX_LEVEL, strict=True)
@@ -108,9 +112,9 @@ class RegisteredLocation(S3Policy):
                 raise ValueError(f"{name} has a NUL character")
         if self.topics and (self.layout != "sediment" or self.is_read_only):
             raise ValueError('topics go with layout = "sediment" and not with read_only = true')
-        is_plain = self.key_template == AIVEN_TEMPLATE and not self.suffixes
+        is_plain = self.key_template == AIVEN_TEMPLATE and not (self.suffixes or self.key_pairs)
         if self.layout != "aiven" and not is_plain:
-            raise ValueError('key_template and suffixes go with layout = "aiven"')
+            raise ValueError('key_template, suffixes and key_pairs go with layout = "aiven"')
         if set(self.suffixes) - set(AIVEN_SUFFIXES):
             raise ValueError(f"suffixes may have {', '.join(AIVEN_SUFFIXES)}")
         if self.layout != "sediment" and self.transforms != NO_TRANSFORMS:
@@ -130,12 +134,20 @@ class RegisteredLocation(S3Policy):
         return TransformPolicy(level, self.encryption)
 
     def foreign_layout(self) -> ForeignLayout | None:
-        """Return the layout that another storage gave the objects; None if it is RSM's own."""
+        """Return the layout that another storage gave the objects; None if it is RSM's own.
+
+        Raises:
+            SystemExit: a file of a private key cannot be used.
+        """
         if self.layout == "sediment":
             return None
         if self.layout == "local-tiered-storage":
             return LocalTieredStorageLayout()
-        return AivenLayout(self.key_template, {**AIVEN_SUFFIXES, **self.suffixes})
+        suffixes = {**AIVEN_SUFFIXES, **self.suffixes}
+        try:
+            return AivenLayout(self.key_template, suffixes, KeyPairs(self.key_pairs))
+        except KeysError as e:
+            raise SystemExit(f"RSM_LOCATIONS_FILE: key_pairs of location {self.id}: {e}") from e
 
     def topic_patterns(self) -> tuple[re.Pattern[str], ...]:
         return tuple(map(re.compile, self.topics))

@@ -233,7 +233,6 @@ def test_vanished_bucket_ends_reads_of_its_segments_alone(tmp_path: Path, s3: S3
         ({"compression": True}, CorruptSegmentError, "fixed, compressed or not"),
         ({"chunkIndex": {"type": "variable"}}, CorruptSegmentError, "variable, compressed or not"),
         ({"chunkIndex": {"type": "other"}}, CorruptSegmentError, "not a manifest of version 1"),
-        ({"encryption": {"dataKey": "k:AA==", "aad": "CgsMDQ=="}}, NotServedError, "is encrypted"),
         ({"version": "2"}, CorruptSegmentError, "not a manifest of version 1"),
         ({"segmentIndexes": None}, CorruptSegmentError, "not a manifest of version 1"),
         ({"chunkIndex": {"originalFileSize": 9}}, CorruptSegmentError, "has 9 bytes by its"),

@@ -156,9 +156,9 @@ def local_tier(directory: Path, extra: str = "") -> ForeignTier:
     return _files(directory, "local-tiered-storage", "kafka-tiered-storage/", extra)
 
 
-def aiven_files(directory: Path) -> ForeignTier:
+def aiven_files(directory: Path, extra: str = "") -> ForeignTier:
     """Return a location with the objects of Aiven's plugin as files."""
-    return _files(directory, "aiven", "theirs/", "")
+    return _files(directory, "aiven", "theirs/", extra)
 
 
 def _files(directory: Path, layout: str, prefix: str, extra: str) -> ForeignTier:
