@@ -26,21 +26,21 @@ BUDGETS = {
     "services/rpc": 6_076,
     "services/rsm": 11_548,
     "services/rlmm": 10_490,
-    "services/workflows": 5_120,
+    "services/workflows": 5_178,
     "services/rlm": 20_650,
     "services/records services/client": 2_212,
     "services/views": 1_440,
-    "services/cli": 8_538,
+    "services/cli": 8_591,
     "services/console": 1_170,
     "services/local": 2_560,
     "services/interop": 1_730,
     "spark_jobs": 8_377,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 88_450
+PRODUCT_LINES = 88_561
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_765
-TEST_LINES = 128_800
+TEST_LINES = 129_040
 SETTINGS = 168
 RPCS = 71
 

@@ -62,7 +62,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "copy": ("--adopt", "--adopt --topic payments --rate 100MiB", "--to /mnt/tier"),
     "drain": ("--timeout 10m", "--cancel"),
     "reconcile": ("", "--delete --grace 2d"),
-    "scrub": ("--rate 100MiB", "--part 3/28"),
+    "scrub": ("--rate 100MiB", "--part 3/28", "--repair --log-dir /var/lib/kafka/data"),
     "verify": ("payments-0",),
     "keys list": ("", "-o json"),
     "keys rewrap": ("", "--from 2026-01"),

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice
+from pathlib import Path
 from threading import Event
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -28,6 +29,7 @@ from services.cli.connections import (
     completed,
     with_services,
 )
+from services.cli.local_files import files_in
 from services.cli.names import find_topic, known_topics
 from services.cli.output import EXIT_FAILED, EXIT_PARTIAL, Cells, CommandError, progress, say
 from services.cli.tables import Wide
@@ -218,8 +220,11 @@ def scrub(
     location: Locations = None,
     repair: bool = toggle(
         "--repair",
-        "Copy damaged segments again, from the mirror or with rebuilt indexes if their own logs "
-        "are whole, and let them be read from that copy.",
+        "Copy damaged segments again, from the mirror, with rebuilt indexes if their own logs are "
+        "whole, or from --log-dir, and let them be read from that copy.",
+    ),
+    log_dir: list[Path] | None = option(
+        "With --repair: a Kafka log directory, which is only read; may be repeated."
     ),
 ) -> None:
     """Read stored segments and verify their checksums.
@@ -234,13 +239,16 @@ def scrub(
          service failed; run the command again
     """
     number, parts = parse_part(part)
+    if log_dir and not repair:
+        raise CommandError("--log-dir: nothing is read from it without --repair; add --repair")
+    local_files = files_in(log_dir) if log_dir else None
     topics, locations = topic or [], tuple(location or [0])
     with call.tier_clients() as (store, objects, metadata):
         topic_ids = frozenset(find_topic(metadata, text).topic_id for text in topics)
         plan = ScrubPlan(uuid4().hex, number, parts, topic_ids or None, locations, repair)
         all_parts = finished_segments(metadata, lambda tp: plan.has_topic(tp.topic_id))
         with scrub_progress(all_parts // parts) as show:
-            done = Scrub(metadata, store, objects, plan, pace_of(rate), show).run()
+            done = Scrub(metadata, store, objects, plan, pace_of(rate), show, local_files).run()
         damage = damage_lines(metadata, plan.run_id) if done.damaged else []
     cut_short = "stopped early because the store stayed unreachable; run the command again"
     call.show(

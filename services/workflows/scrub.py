@@ -39,7 +39,7 @@ from services.common.batches import batches
 from services.common.retry import Backoff
 from services.workflows.coverage import Coverage, Outcome
 from services.workflows.scrub_copy import CopyScrub, UnverifiedError
-from services.workflows.segment_repair import Repaired, SegmentRepair
+from services.workflows.segment_repair import LocalFiles, Repaired, SegmentRepair
 from services.workflows.segment_views import MetadataView, StoreView, is_adoptable, store_views
 
 DEFAULT_RATE_BYTES_PER_S = 32 * 1024 * 1024
@@ -75,7 +75,7 @@ class ScrubPlan:
             partition are spread over all parts.
         topic_ids: read only these topics; None for all.
         locations: the locations whose objects are read.
-        repairs: repair damaged segments whose logs are whole, here or in a mirror.
+        repairs: repair damaged segments whose logs are whole somewhere.
     """
 
     run_id: str
@@ -209,13 +209,14 @@ class Scrub:
     plan: ScrubPlan
     pace: Pace
     on_progress: Callable[[Scrubbed], None] = lambda _: None
+    local_files: LocalFiles | None = None
     _done: Scrubbed = field(init=False, default_factory=Scrubbed)
     _failures_in_a_row: int = field(init=False, default=0)
     _has_listed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._repair = SegmentRepair(
-            self.rlmm, self.rsm, self.objects, self.plan.run_id, self._acquire
+            *(self.rlmm, self.rsm, self.objects, self.plan.run_id, self._acquire, self.local_files)
         )
 
     def run(self) -> Scrubbed:

@@ -111,6 +111,7 @@ def filled(up: Up, line: str, topics: dict[str, str], directory: Path) -> list[s
         "--rlmm": at.rlmm,
         "--rlm": at.rlm,
         "--database-url": at.database_url,
+        "--log-dir": str(BUNDLED_LOG),
     }
     values |= {"--report": str(directory / "report.json"), "--offset": "10", "--before": "10"}
     if words[0] == "copy":

@@ -91,7 +91,7 @@ DECIDES = {
         f"{SEGMENTS} whoever abandoned the copy: it reads the state first",
         f"{TRAIL}::test_the_remains_of_a_copy_that_another_process_abandoned",
     ),
-    Site("services.workflows.segment_repair", "SegmentRepair._repair", BATCH): Proof(
+    Site("services.workflows.segment_repair", "SegmentRepair._replace", BATCH): Proof(
         f"{SEGMENTS} whoever refused the replacement by it",
         "tests/behaviour/test_segment_repair.py"
         "::test_a_segment_that_was_marked_meanwhile_leaves_nothing",

@@ -112,7 +112,7 @@ _SCRUB = fields(
         "cut_short": boolean("Whether the run ended before its end."),
         "read_bytes": integer("Bytes that were read."),
         "reasons": list_of(text("A reason."), "What was damaged or not checked, and why."),
-        "repairs": list_of(text("A repair."), "What was rebuilt, or why nothing was."),
+        "repairs": list_of(text("A repair."), "What was rebuilt or copied, or why nothing was."),
     },
 )
 

@@ -20,7 +20,7 @@ from services.records.index_files import (
 from services.records.segment_indexes import IndexBuilder, Transactions
 from services.rlm.kafka_log.partition_dir import LocalSegment, read_side_file
 
-_SUFFIXES = {
+INDEX_SUFFIXES = {
     SegmentFile.OFFSET: ".index",
     SegmentFile.TIMESTAMP: ".timeindex",
     SegmentFile.TRANSACTION: ".txnindex",
@@ -79,7 +79,7 @@ class SegmentIndexes:
 
     def __init__(self, segment: LocalSegment, transactions: Transactions) -> None:
         self._segment = segment
-        self._on_disk = {f: read_side_file(segment.file(s)) for f, s in _SUFFIXES.items()}
+        self._on_disk = {f: read_side_file(segment.file(s)) for f, s in INDEX_SUFFIXES.items()}
         self._built = IndexBuilder(segment.base_offset, transactions)
         self._offsets = _OffsetIndexCheck(self._on_disk[SegmentFile.OFFSET], segment)
         self._rebuilt: list[Problem] = []
@@ -126,7 +126,7 @@ class SegmentIndexes:
                 raise ValueError("missing or empty")
             check(data)
         except ValueError as e:
-            self._rebuilt.append(_rebuilt_problem(self._segment.file(_SUFFIXES[file]), str(e)))
+            self._rebuilt.append(_rebuilt_problem(self._segment.file(INDEX_SUFFIXES[file]), str(e)))
             return rebuilt
         return data
 
