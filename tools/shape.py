@@ -30,16 +30,16 @@ BUDGETS = {
     "services/rlm": 20_650,
     "services/records services/client": 2_212,
     "services/views": 1_440,
-    "services/cli": 8_591,
+    "services/cli": 8_606,
     "services/console": 1_170,
-    "services/local": 2_560,
+    "services/local": 2_731,
     "services/interop": 1_730,
     "spark_jobs": 8_377,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 88_561
+PRODUCT_LINES = 88_910
 PLUGIN_LINES = 6_260
-TOOLS_LINES = 3_765
+TOOLS_LINES = 3_768
 TEST_LINES = 129_040
 SETTINGS = 168
 RPCS = 71

@@ -137,7 +137,8 @@ def rsm_settings_of(stack: StackEndpoints) -> RsmSettings:
     """Return the settings with which the RSM of a running `sediment up` uses its bucket."""
     credentials = read_credentials(stack)
     return RsmSettings(
-        backend="s3",
+        backend=stack.store,
+        locations_file=Path(stack.locations_file) if stack.locations_file else None,
         endpoint=stack.s3_endpoint,
         region=stack.s3_region,
         bucket=stack.s3_bucket,

@@ -8,6 +8,7 @@ from threading import Event
 from services.cli.command import option, toggle
 from services.cli.connections import Call, address_of, command_group, with_services
 from services.cli.output import print_json, print_line, say
+from services.local.data_directory import Store
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
 
@@ -22,6 +23,11 @@ def up(
     call: Call,
     log_dir: list[Path] | None = option(
         "A Kafka log directory for RLM to ship and serve; may be repeated."
+    ),
+    store: Store = option(
+        "Which kind of object store runs. gcs and azure are emulators, built once: they need Go "
+        "1.26, or Node.js 20 and npm. A data directory keeps the kind of its first run.",
+        default=Store.S3,
     ),
     fresh: bool = toggle("--fresh", "Delete what earlier runs stored, then start."),
     tls: bool = toggle(
@@ -41,7 +47,7 @@ def up(
         metavar="NAME",
     ),
 ) -> None:
-    """Run PostgreSQL, an S3 server and the services on this machine.
+    """Run PostgreSQL, an object store and the services on this machine.
 
     Runs in the foreground until Ctrl-C or SIGTERM and keeps its data, and its ports if they are
     free, for the next run. A part that ends is started again, up to three times in two minutes. It
@@ -49,7 +55,9 @@ def up(
     refused and left unchanged, with --fresh too.
 
     Prints no secret: credentials_file names the file with the S3 keys and the database password,
-    which only its user can read.
+    which only its user can read. With another store than s3 it has no S3 keys, s3_endpoint and
+    s3_bucket are the address and the bucket or container of that store, and locations_file has what
+    RSM opens it with.
     """
     if printed is not None:
         print_line([address_of(printed, call.data_dir)])
@@ -60,9 +68,15 @@ def up(
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    say("starting PostgreSQL, an S3 server and the three services ...")
+    server = "an S3 server" if store is Store.S3 else f"an emulator of {store}"
+    say(f"starting PostgreSQL, {server} and the three services ...")
     with EmbeddedStack(
-        call.data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls, with_listener=listener
+        call.data_dir,
+        log_dirs=log_dirs,
+        fresh=fresh,
+        store=store,
+        with_tls=tls,
+        with_listener=listener,
     ) as stack:
         if not tls:
             say("serving plaintext: every user of this machine can read and delete everything")

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TextIO
 
@@ -15,7 +16,6 @@ import platformdirs
 from services.common.client_security import NOT_CHOSEN, ClientSecurity, SecurityOptions
 
 POSTGRES = "postgres"
-S3 = "s3"
 SERVICES = "services"
 INDEX_CACHE = "index-cache"
 KEYS = "keys"
@@ -23,7 +23,7 @@ CREDENTIALS = "credentials.json"
 TLS = "tls"
 STATE = "stack.json"
 OWNER = "stack.pid"
-_FOLDERS = (POSTGRES, S3, SERVICES, INDEX_CACHE, KEYS, TLS)
+_FOLDERS = (POSTGRES, SERVICES, INDEX_CACHE, KEYS, TLS)
 
 _FILES = (
     STATE,
@@ -64,6 +64,24 @@ def check_apart(directory: Path, log_dirs: Sequence[Path]) -> None:
             raise DataDirectoryError(
                 f"{directory}: the log directory {log_dir} is the same directory, lies in it or "
                 "contains it; choose another data directory"
+            )
+
+
+class Store(StrEnum):
+    """The kind of a stack's store, and the folder of its data."""
+
+    S3 = "s3"
+    GCS = "gcs"
+    AZURE = "azure"
+
+
+def check_store(directory: Path, store: Store) -> None:
+    """Raise DataDirectoryError if the directory has the data of another kind of store."""
+    for other in Store:
+        if other is not store and (directory / other).exists():
+            raise DataDirectoryError(
+                f"{directory} was made with --store {other}, and was to start with {store}; give "
+                f"--store {other} or another --data-dir, or --fresh to delete what is stored"
             )
 
 
@@ -169,7 +187,7 @@ def _acquire(directory: Path, lock: TextIO) -> None:
             "data directory"
         ) from e
     (directory / _MARK).write_text(_MARK_TEXT)
-    for folder in _FOLDERS:
+    for folder in (*_FOLDERS, *Store):
         for pid_file in (directory / folder).glob("*.pid"):
             end_leftover(pid_file)
 
@@ -192,13 +210,13 @@ def _check_is_ours(directory: Path) -> None:
 
 
 def _shown(names: set[str]) -> str:
-    strange = sorted(names - {_LOCK, *_FOLDERS, *_FILES}) or sorted(names)
+    strange = sorted(names - {_LOCK, *_FOLDERS, *Store, *_FILES}) or sorted(names)
     others = len(strange) - _SHOWN_NAMES
     return ", ".join(strange[:_SHOWN_NAMES]) + (f" and {others} more" if others > 0 else "")
 
 
 def _empty(directory: Path) -> None:
-    for entry in (directory / name for name in (*_FOLDERS, *_FILES)):
+    for entry in (directory / name for name in (*_FOLDERS, *Store, *_FILES)):
         # Of a link, remove only the link.
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -213,6 +231,10 @@ class StackEndpoints:
     Attributes:
         rlm_consumers: RLM's listener for consumers of Kafka.
         database_url: without the password.
+        store: the kind of the store, a value of Store.
+        s3_endpoint, s3_bucket, s3_prefix: of the store, of whichever kind.
+        s3_region: empty unless the store is S3.
+        locations_file: RSM_LOCATIONS_FILE; empty if the store is S3.
         credentials_file: has StackCredentials as JSON; only the user of the stack can read it.
         deployment_id: marks the bucket as this stack's.
         tls_ca, tls_certificate, tls_key: the files of the operator's commands; empty if the stack
@@ -229,10 +251,12 @@ class StackEndpoints:
     rlm_health: str
     rlm_metrics: str
     rlm_consumers: str
+    store: str
     s3_endpoint: str
     s3_region: str
     s3_bucket: str
     s3_prefix: str
+    locations_file: str
     deployment_id: str
     database_url: str
     credentials_file: str
@@ -257,7 +281,7 @@ class StackEndpoints:
 
 @dataclass(frozen=True)
 class StackCredentials:
-    """The secrets of a running stack; database_url has the password."""
+    """The secrets of a running stack; database_url has the password, keys are empty but for S3."""
 
     s3_access_key: str
     s3_secret_key: str = field(repr=False)

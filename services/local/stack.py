@@ -1,4 +1,4 @@
-"""Run PostgreSQL, an S3 server and the three services as processes on one machine."""
+"""Run PostgreSQL, an object store and the three services as processes on one machine."""
 
 import json
 import os
@@ -21,12 +21,13 @@ from services.local.data_directory import (
     INDEX_CACHE,
     KEYS,
     POSTGRES,
-    S3,
     SERVICES,
     TLS,
     StackCredentials,
     StackEndpoints,
+    Store,
     check_apart,
+    check_store,
     default_directory,
     locked,
     remove_state,
@@ -34,6 +35,7 @@ from services.local.data_directory import (
     write_secret,
     write_state,
 )
+from services.local.emulators import EMULATORS, StoreEmulator
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK, ChildProcess, ProcessError, ServerProcess, last_error
 from services.local.seaweedfs import S3Endpoint, S3Server, SeaweedFS
@@ -327,6 +329,7 @@ class EmbeddedStack:
         settings: Mapping[str, str] | None = None,
         with_rlm: bool = True,
         s3: S3Server | None = None,
+        store: Store = Store.S3,
         with_tls: bool = False,
         with_listener: bool = False,
     ) -> None:
@@ -339,6 +342,7 @@ class EmbeddedStack:
                 service of its prefix.
             with_rlm: False if a broker with the plugin schedules; RLM's endpoints are empty then.
             s3: a server to start and stop; None for SeaweedFS in the data directory.
+            store: another kind than S3 is an emulator, and `s3` is never started.
             with_tls: serve with certificates of a throw-away authority, made at each start.
             with_listener: let RLM also serve consumers of Kafka.
         """
@@ -358,12 +362,16 @@ class EmbeddedStack:
         self._deployment_id = ""
         self.services: dict[str, ServiceProcess] = {}
         self.postgres = EmbeddedPostgres(self._directory / POSTGRES)
-        self.s3: S3Server = s3 or SeaweedFS(self._directory / S3)
+        self.s3: S3Server = s3 or SeaweedFS(self._directory / Store.S3)
+        self._kind = store
+        self._emulator: StoreEmulator | None = None
+        if store in EMULATORS:
+            self._emulator = EMULATORS[store](self._directory / store)
 
     @property
     def endpoints(self) -> StackEndpoints:
         """Return the current addresses and pids."""
-        s3 = self.s3.endpoint
+        at = self._store_endpoint
         rsm, rlmm = self.services["rsm"].announcement, self.services["rlmm"].announcement
         rlm = self.services["rlm"].announcement if self._with_rlm else NOT_RUNNING
         has_listener = self._with_rlm and self._rlm_addresses
@@ -380,10 +388,12 @@ class EmbeddedStack:
             rlm_health=rlm.health,
             rlm_metrics=rlm.metrics,
             rlm_consumers=consumers,
-            s3_endpoint=s3.endpoint,
-            s3_region=s3.region,
+            store=self._kind,
+            s3_endpoint=at.endpoint,
+            s3_region=at.region,
             s3_bucket=BUCKET,
             s3_prefix=PREFIX,
+            locations_file=str(self._emulator.locations_file) if self._emulator else "",
             deployment_id=self._deployment_id,
             database_url=self._database_url(),
             credentials_file=str(self._directory / CREDENTIALS),
@@ -391,15 +401,26 @@ class EmbeddedStack:
             tls_ca=str(self._tls.ca) if self._tls else "",
             tls_certificate=str(self._tls.operator.certificate) if self._tls else "",
             tls_key=str(self._tls.operator.key) if self._tls else "",
-            pids={**pids, "postgres": self.postgres.pid, "s3": self.s3.process.pid},
+            pids={**pids, "postgres": self.postgres.pid, self._kind: self._store.process.pid},
         )
+
+    @property
+    def _store(self) -> S3Server | StoreEmulator:
+        return self._emulator or self.s3
+
+    @property
+    def _store_endpoint(self) -> S3Endpoint:
+        """Return the store's address; an emulator has neither keys of S3 nor a region."""
+        if self._emulator is None:
+            return self.s3.endpoint
+        return S3Endpoint(self._emulator.address, "", "", "")
 
     @property
     def credentials(self) -> StackCredentials:
         """Return the secrets, which no output may have."""
-        s3, password = self.s3.endpoint, self._database_password
+        at, password = self._store_endpoint, self._database_password
         return StackCredentials(
-            s3.access_key, s3.secret_key, password, self._database_url(f":{password}")
+            at.access_key, at.secret_key, password, self._database_url(f":{password}")
         )
 
     def _database_url(self, password: str = "") -> str:
@@ -414,7 +435,11 @@ class EmbeddedStack:
         had_room, self._has_room = self._has_room, _free_mib(self._directory) >= _FIRST_START_MIB
         if had_room and not self._has_room:
             yield f"{self._directory} has only {_free_mib(self._directory)} MiB left; free some"
-        parts: dict[str, _Part] = {"postgres": self.postgres, "s3": self.s3, **self.services}
+        parts: dict[str, _Part] = {
+            "postgres": self.postgres,
+            self._kind: self._store,
+            **self.services,
+        }
         with self._full_disk_named():
             for name in [name for name, part in parts.items() if not part.is_running()]:
                 part, log = parts[name], parts[name].process.log_path
@@ -446,6 +471,9 @@ class EmbeddedStack:
         check_apart(self._directory, self._log_dirs)
         with ExitStack() as cleanup:
             cleanup.enter_context(locked(self._directory, self._fresh))
+            check_store(self._directory, self._kind)
+            if self._emulator:
+                self._emulator.ensure_built()
             is_first = not (self._directory / POSTGRES / "data").exists()
             _require_room(self._directory, _FIRST_START_MIB if is_first else _RESERVE_MIB)
             with self._full_disk_named():
@@ -505,13 +533,23 @@ class EmbeddedStack:
         self._start_service("rlmm", settings, cleanup)
 
     def _start_store(self, cleanup: ExitStack, deployment_id: "Future[str]") -> None:
-        self.s3.start()
-        # Not stop(), which takes 15 s: every writer has stopped by then.
-        cleanup.callback(self.s3.kill)
-        self.s3.endpoint.ensure_bucket(BUCKET)
+        if self._emulator:
+            self._emulator.start()
+            # Azurite writes down at its end which blobs it has, else every few seconds.
+            cleanup.callback(self._emulator.stop)
+            self._emulator.ensure_bucket(BUCKET)
+            settings = self._emulator.rsm_settings(BUCKET, PREFIX)
+            # The library for these stores would take HTTP_PROXY for a way to this machine.
+            settings["NO_PROXY"] = LOOPBACK
+        else:
+            self.s3.start()
+            # Not stop(), which takes 15 s: every writer has stopped by then.
+            cleanup.callback(self.s3.kill)
+            self.s3.endpoint.ensure_bucket(BUCKET)
+            settings = rsm_settings(self.s3.endpoint, BUCKET, PREFIX)
+            settings = with_key_files(settings, self._directory / KEYS)
         self._deployment_id = deployment_id.result()
-        settings = rsm_settings(self.s3.endpoint, BUCKET, PREFIX, self._deployment_id)
-        settings = with_key_files(settings, self._directory / KEYS)
+        settings["RSM_DEPLOYMENT_ID"] = self._deployment_id
         self._start_service("rsm", settings, cleanup)
 
     def _start_service(self, name: str, settings: dict[str, str], cleanup: ExitStack) -> None:

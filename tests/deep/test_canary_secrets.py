@@ -21,7 +21,7 @@ from services.local.data_directory import (
     CREDENTIALS,
     KEYS,
     POSTGRES,
-    S3,
+    Store,
     read_credentials,
     running_stack,
 )
@@ -64,8 +64,8 @@ OWN_FILES = (
     CREDENTIALS,
     f"{KEYS}/*",
     f"{POSTGRES}/password",
-    f"{S3}/credentials.json",
-    f"{S3}/security.toml",
+    f"{Store.S3}/credentials.json",
+    f"{Store.S3}/security.toml",
     "**/*.key",
 )
 """The files that hold a secret on purpose; each is for its user only."""

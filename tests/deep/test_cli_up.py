@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,110 +20,25 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from demos.stage import link_log_dir, unlink_segments
-from services.api.remote_log_manager import PartitionDescription, RemoteLogManager, all_descriptions
 from services.cli.fetch import PrintedRecord, records
-from services.common.client_security import PLAINTEXT
 from services.local.data_directory import (
     StackEndpoints,
-    read_credentials,
     running_stack,
-    write_secret,
 )
 from services.local.stack import own_environment
-from services.rpc.client.channel import open_channel
-from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.recorders import trap
+from tests.harness.running_up import SEGMENTS, Up, running_up
 from tests.harness.sediment_command import sediment
 from tests.harness.small_limits import small_disk
 from tests.harness.world import BUNDLED_LOG, linked_log, name_topics_anew
 
 RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")
 CONSUMERS_PAGE = Path(__file__).parents[2] / "docs" / "use" / "clients.md"
-SEGMENTS = 72
 PARTITIONS = 11
 MIB = 1024 * 1024
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-
-
-@dataclass
-class Up:
-    """A running `sediment up`, on a directory of its own."""
-
-    process: "subprocess.Popen[str]"
-    endpoints: StackEndpoints
-    data_dir: Path
-
-    def run(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
-        return sediment(*arguments, "--data-dir", self.data_dir)
-
-    def lines(self, *arguments: object) -> list[dict[str, Any]]:
-        """What a command that must succeed prints with -o json."""
-        done = self.run(*arguments, "-o", "json")
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def environment(self, directory: Path) -> dict[str, str]:
-        """Return the variables of a person who has no other way to this deployment.
-
-        Args:
-            directory: for the file with the database's password.
-        """
-        at, secrets = self.endpoints, read_credentials(self.endpoints)
-        password = write_secret(directory / "password", secrets.database_password)
-        return {
-            "RLMM_DATABASE_URL": at.database_url,
-            "RLMM_DATABASE_PASSWORD_FILE": str(password),
-            "RSM_BACKEND": "s3",
-            "RSM_ENDPOINT": at.s3_endpoint.removeprefix("http://"),
-            "RSM_REGION": at.s3_region,
-            "RSM_BUCKET": at.s3_bucket,
-            "RSM_PREFIX": at.s3_prefix,
-            "RSM_DEPLOYMENT_ID": at.deployment_id,
-            "RSM_SECURE": "false",
-            "RSM_ACCESS_KEY": secrets.s3_access_key,
-            "RSM_SECRET_KEY": secrets.s3_secret_key,
-            "SEDIMENT_RSM": at.rsm,
-            "SEDIMENT_RLMM": at.rlmm,
-            "SEDIMENT_RLM": at.rlm,
-        }
-
-    @contextmanager
-    def rlm(self) -> Iterator[RemoteLogManager]:
-        with open_channel(self.endpoints.rlm, PLAINTEXT) as channel:
-            yield RemoteLogManagerClient(channel, self.endpoints.rlm)
-
-    def wait_until_shipped(self) -> list[PartitionDescription]:
-        def shipped() -> list[PartitionDescription]:
-            with self.rlm() as rlm:
-                found = list(all_descriptions(rlm))
-            return found if sum(d.remote_segments for d in found) >= SEGMENTS else []
-
-        return eventually(shipped, deadline_ms=200_000)
-
-
-@contextmanager
-def running_up(
-    data_dir: Path, *options: object, environment: Mapping[str, str] | None = None
-) -> Iterator[Up]:
-    """Runs until the test ends it, or else is killed."""
-    command = [sys.executable, "-m", "services.cli", "up", "--data-dir", data_dir, "-o", "json"]
-    with subprocess.Popen(
-        [*map(str, command), *map(str, options)],
-        env=own_environment(environment or {}),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        line = process.stdout.readline()
-        try:
-            assert line, f"`sediment up` ended: {process.stderr.read()}"
-            yield Up(process, StackEndpoints(**json.loads(line)), data_dir)
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +59,7 @@ def up(server_directory: Path, log_dir: Path) -> Iterator[Up]:
 # The endpoints
 
 
-EMPTY = ("s3_prefix", "tls_ca", "tls_certificate", "tls_key")
+EMPTY = ("s3_prefix", "locations_file", "tls_ca", "tls_certificate", "tls_key")
 
 
 def test_up_prints_all_addresses_and_pids(up: Up) -> None:

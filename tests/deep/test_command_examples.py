@@ -9,7 +9,7 @@ import pytest
 
 from demos.stage import link_log_dir
 from services.cli.examples import EXAMPLES, examples_of
-from tests.deep.test_cli_up import Up, running_up
+from tests.harness.running_up import Up, running_up
 from tests.harness.sediment_command import sediment
 from tests.harness.world import BUNDLED_LOG
 from tests.unit.cli.test_metadata_print import SNAPSHOTS, snapshot_file

@@ -12,9 +12,9 @@ import pytest
 
 from demos.stage import link_log_dir
 from hatch_build import ROOT
-from tests.deep.test_cli_up import Up, running_up
 from tests.harness.eventually import eventually
 from tests.harness.pages import shown_commands
+from tests.harness.running_up import Up, running_up
 from tests.harness.sediment_command import sediment
 from tests.harness.world import BUNDLED_LOG
 from tests.unit.cli.test_metadata_print import SNAPSHOTS, snapshot_file
@@ -42,6 +42,7 @@ ELSEWHERE = {
     "run/kubernetes.md": "tests/cluster/release.py",
     "run/restore.md": "tests/kafka/test_restore.py",
     "run/security.md": "tests/deep/test_security_page_in_full.py",
+    "run/stores.md": "tests/stores/test_up_over_store.py",
     "start/production.md": "tests/deep/test_production_page.py",
     "use/clients.md": "tests/deep/test_cli_up.py",
 }

@@ -7,8 +7,8 @@ import pytest
 
 from demos.stage import link_log_dir
 from hatch_build import ROOT
-from tests.deep.test_cli_up import running_up
 from tests.harness.pages import shown_commands
+from tests.harness.running_up import running_up
 from tests.harness.sediment_command import sediment
 from tests.harness.world import BUNDLED_LOG
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from demos.stage import link_log_dir
-from tests.deep.test_cli_up import Up, running_up
+from tests.harness.running_up import Up, running_up
 from tests.harness.world import BUNDLED_LOG
 
 README = Path(__file__).parents[2] / "README.md"

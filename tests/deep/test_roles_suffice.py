@@ -17,8 +17,8 @@ from demos.stage import link_log_dir
 from services.api.roles import Role
 from services.cli.output import EXIT_USAGE
 from services.local.stack_tls import BROKER, OPERATOR, RLM
-from tests.deep.test_cli_up import SEGMENTS, Up, running_up
 from tests.harness.eventually import eventually
+from tests.harness.running_up import SEGMENTS, Up, running_up
 from tests.harness.world import BUNDLED_LOG
 
 TOPIC = "telemetry"

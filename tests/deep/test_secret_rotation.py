@@ -20,7 +20,7 @@ from psycopg import sql
 from services.api.segments import RemoteLogSegmentState
 from services.api.watches import WatchedPartition
 from services.common.client_security import PLAINTEXT
-from services.local.data_directory import KEYS, S3, write_secret
+from services.local.data_directory import KEYS, Store, write_secret
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.local.stack import LOGIN, EmbeddedStack
 from services.rpc.client.channel import open_channel
@@ -117,7 +117,7 @@ class StoreKeys:
         self._directory = Path(stack.endpoints.data_directory)
 
     def accept(self, *keys: tuple[str, str]) -> None:
-        path = self._directory / S3 / "credentials.json"
+        path = self._directory / Store.S3 / "credentials.json"
         accepted = json.loads(path.read_text())
         accepted["identities"][0]["credentials"] = [
             {"accessKey": access, "secretKey": secret} for access, secret in keys

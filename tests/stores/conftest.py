@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
+from services.local.emulators import StoreEmulator
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB
-from tests.harness.emulators import EMULATORS, StoreEmulator
+from tests.harness.emulators import EMULATORS, OneNodeHdfs
 
 BUCKET = "segments"
 KIND = os.environ.get("TEST_STORE", "")
-LISTS_UPLOADS = KIND in EMULATORS and EMULATORS[KIND].lists_uploads
+LISTS_UPLOADS = OneNodeHdfs.backend == KIND
 # HDFS speaks no HTTP.
 _OF_SOME = {
     "test_azure_sas.py": ["azure"],
     "test_hdfs_faults.py": ["hdfs"],
     "test_rsm_faults_in_store.py": ["azure", "gcs"],
+    "test_up_over_store.py": ["azure", "gcs"],
 }
 collect_ignore = [file for file, kinds in _OF_SOME.items() if KIND not in kinds]
 StoreSettings = Callable[..., RsmSettings]

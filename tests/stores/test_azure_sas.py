@@ -12,9 +12,9 @@ import pytest
 
 from services.api.errors import StoreAccessDeniedError
 from services.local.data_directory import write_secret
+from services.local.emulators import Azurite
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend
-from tests.harness.emulators import Azurite
 from tests.stores.conftest import StoreSettings
 
 pytestmark = pytest.mark.deep

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
+from services.local.emulators import StoreEmulator
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from tests.contract.remote_storage_manager_contract import (
@@ -17,7 +18,6 @@ from tests.contract.remote_storage_manager_contract import (
     some_bytes,
 )
 from tests.contract.rsm_over_s3 import everything_in
-from tests.harness.emulators import StoreEmulator
 from tests.harness.eventually import eventually
 from tests.harness.faults import Cut, Delay, Direction, Reset
 from tests.harness.local_servers import free_ports

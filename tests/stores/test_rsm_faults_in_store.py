@@ -12,6 +12,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.remote_storage_manager import IndexType
+from services.local.emulators import StoreEmulator
 from services.rsm.backends.protocol import Part
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -25,7 +26,6 @@ from tests.contract.remote_storage_manager_contract import (
     some_bytes,
 )
 from tests.contract.rsm_over_s3 import everything_in
-from tests.harness.emulators import StoreEmulator
 from tests.harness.eventually import eventually
 from tests.harness.faults import (
     Answer,

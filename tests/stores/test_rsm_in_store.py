@@ -9,6 +9,7 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError, StoreNotFoundError
 from services.api.segment_objects import SegmentObjects, all_multipart_uploads
+from services.local.emulators import StoreEmulator
 from services.local.process import LOOPBACK
 from services.rsm.backends.protocol import Part, Upload, had_no_answer
 from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
@@ -21,7 +22,6 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.contract.rsm_over_s3 import everything_in
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
-from tests.harness.emulators import StoreEmulator
 from tests.harness.local_servers import free_ports
 from tests.stores.conftest import LISTS_UPLOADS, StoreSettings
 

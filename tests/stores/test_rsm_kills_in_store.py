@@ -8,6 +8,7 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError
 from services.common.client_security import PLAINTEXT
+from services.local.emulators import StoreEmulator
 from services.local.stack import ServiceProcess
 from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
@@ -26,7 +27,6 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.contract.rsm_over_s3 import everything_in
 from tests.deep.test_rsm_kills import COPYING
 from tests.harness.databases import OwnRlmm
-from tests.harness.emulators import StoreEmulator
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.tier import now_ms
 from tests.stores.conftest import BUCKET

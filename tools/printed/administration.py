@@ -1,6 +1,7 @@
 """Describe what the commands about topics, the database and settings print."""
 
 from services.api.roles import Role
+from services.local.data_directory import Store
 from services.rlmm.database.schema import ReaderRole
 from services.rsm.probe import Capability, Outcome, RuleLevel
 from services.workflows.rebuild_report import DifferenceKind
@@ -159,10 +160,12 @@ _UP = fields(
         "rlm_consumers": text(
             "HOST:PORT of RLM's listener for consumers; empty without --listener."
         ),
-        "s3_endpoint": text("The address of the S3 server."),
-        "s3_region": text("Its region."),
-        "s3_bucket": text("The bucket."),
+        "store": one_of(Store, "The kind of the store."),
+        "s3_endpoint": text("The address of the store, of whichever kind."),
+        "s3_region": text("Its region; empty unless it is S3."),
+        "s3_bucket": text("The bucket or container."),
         "s3_prefix": text("The prefix of all objects."),
+        "locations_file": text("RSM_LOCATIONS_FILE, which opens the store; empty if it is S3."),
         "deployment_id": text("What marks the bucket as this stack's."),
         "database_url": text("The database, without its password."),
         "credentials_file": text("The file with the secrets, which only its user can read."),

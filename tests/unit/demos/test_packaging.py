@@ -15,3 +15,10 @@ def test_the_wheel_holds_no_demos_and_no_tests() -> None:
 def test_the_images_copy_no_demos() -> None:
     for dockerfile in (ROOT / "docker").iterdir():
         assert "demos" not in dockerfile.read_text(), dockerfile
+
+
+def test_the_wheel_holds_what_the_emulators_are_made_of() -> None:
+    files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    for folder in ("fake_gcs", "azurite"):
+        sources = (ROOT / "services/local" / folder).iterdir()
+        assert {str(each.relative_to(ROOT)) for each in sources} <= files
