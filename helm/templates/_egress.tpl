@@ -36,29 +36,17 @@
 {{- .Values.networkPolicy.egress.brokerPorts | default (uniq $ports) | toJson -}}
 {{- end -}}
 
-{{- /* Of sweeps' drivers and executors, as JSON: the cluster's API, and what URLs in the values name. */ -}}
-{{- define "sediment.sweepPorts" -}}
-{{- $own := dict "root" . "sparkConf" .Values.sweeps.sparkConf "path" .Values.sweeps.workDir -}}
-{{- include "sediment.sparkPorts" (merge (dict "ports" (ternary (list 443 6443) list (include "sediment.hasExecutors" . | eq "true"))) $own) -}}
-{{- end -}}
-
-{{- /* Of a check on Spark, as JSON. Call with (dict "root" $ "component" "reconcile"). */ -}}
-{{- define "sediment.checkPorts" -}}
-{{- $checks := .root.Values.checks -}}
-{{- $inventory := ternary $checks.reconcile.inventory "" (eq .component "reconcile") -}}
-{{- include "sediment.sparkPorts" (dict "root" .root "ports" list "sparkConf" $checks.sparkConf "path" $inventory) -}}
-{{- end -}}
-
-{{- /* As JSON: "ports" and those of URLs in Spark's properties and in a path. */ -}}
+{{- /* Of drivers and executors, as JSON: the cluster's API, and what URLs in the values name. Call with (dict "root" $ "group" "checks" "component" "reconcile"). */ -}}
 {{- define "sediment.sparkPorts" -}}
-{{- $ports := .ports -}}
-{{- with . -}}
-{{- if or .sparkConf (contains ":" .path) -}}{{- $ports = append $ports 443 -}}{{- end -}}
-{{- range append (values .sparkConf) .path -}}
+{{- $own := index .root.Values .group -}}
+{{- $ports := ternary (list 443 6443) list (include "sediment.hasExecutors" . | eq "true") -}}
+{{- $paths := list $own.workDir -}}
+{{- if has .component (list "reconcile" "check-executor") -}}{{- $paths = append $paths $own.reconcile.inventory -}}{{- end -}}
+{{- if or $own.sparkConf (contains ":" (join "" $paths)) -}}{{- $ports = append $ports 443 -}}{{- end -}}
+{{- range concat (values $own.sparkConf) $paths -}}
 {{- /* HDFS's nodes with the data. */ -}}
 {{- if hasPrefix "hdfs:" (toString .) -}}{{- $ports = append $ports 9866 -}}{{- end -}}
 {{- with regexFind "^([a-z0-9]+://)?[^/:]+:[0-9]+" (toString .) -}}{{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}{{- end -}}
-{{- end -}}
 {{- end -}}
 {{- .root.Values.networkPolicy.egress.sparkPorts | default (uniq $ports) | toJson -}}
 {{- end -}}
@@ -92,7 +80,7 @@
 {{- end -}}
 
 {{- define "sediment.egress" -}}
-{{- $sweeps := list "retention-sweep" "partition-removal-sweep" "sweep-executor" -}}
+{{- $spark := dict "root" .root "component" .component "group" (include "sediment.group" .) -}}
 {{- $egress := .root.Values.networkPolicy.egress -}}
 - ports:
     - port: 53
@@ -111,20 +99,15 @@
 {{ include "sediment.egressRule" (dict "ports" . "to" $egress.databaseTo) }}
 {{- end }}
 {{- end }}
-{{- $isClient := has .component (concat $sweeps (list "rlm" "console" "reconcile" "scrub" "selftest")) }}
+{{- $isClient := or $spark.group (has .component (list "rlm" "console" "selftest")) }}
 {{- if or $isClient (and (eq .component "maintenance") .root.Values.maintenance.keepState) }}
 {{ include "sediment.egressToRelease" . | trim }}
 {{- end }}
-{{- if has .component $sweeps }}
-{{- if include "sediment.hasExecutors" .root }}
-{{ include "sediment.egressRule" (dict "ports" (list 7078 7079) "to" (list (include "sediment.sparkPeer" .root | fromYaml))) }}
+{{- if and $spark.group (ne (index .root.Values $spark.group "engine") "local") }}
+{{- if include "sediment.hasExecutors" $spark }}
+{{ include "sediment.egressRule" (dict "ports" (list 7078 7079) "to" (list (include "sediment.sparkPeer" $spark | fromYaml))) }}
 {{- end }}
-{{- with include "sediment.sweepPorts" .root | fromJsonArray }}
-{{ include "sediment.egressRule" (dict "ports" . "to" $egress.sparkTo) }}
-{{- end }}
-{{- end }}
-{{- if and (has .component (list "reconcile" "scrub")) (eq .root.Values.checks.engine "spark") }}
-{{- with include "sediment.checkPorts" . | fromJsonArray }}
+{{- with include "sediment.sparkPorts" $spark | fromJsonArray }}
 {{ include "sediment.egressRule" (dict "ports" . "to" $egress.sparkTo) }}
 {{- end }}
 {{- end }}

@@ -1,20 +1,21 @@
 {{- /* Who may call a pod. Call with (dict "root" $ "component" "rsm"). */ -}}
 
-{{- /* The drivers and executors of this release, as a peer. Call with the root. */ -}}
+{{- /* The drivers and executors of a group, as a peer. Call with (dict "root" $ "group" "sweeps"). */ -}}
 {{- define "sediment.sparkPeer" -}}
 podSelector:
   matchLabels:
-    app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+    app.kubernetes.io/instance: {{ .root.Release.Name }}
   matchExpressions:
     - key: app.kubernetes.io/component
       operator: In
-      values: {{ append (values (include "sediment.sweeps" . | fromJson) | sortAlpha) "sweep-executor" | toJson }}
+      values: {{ append (values (include "sediment.drivers" . | fromJson)) (include "sediment.executor" .) | sortAlpha | toJson }}
 {{- end -}}
 
 {{- /* Empty: nothing but the pod's own node, from which probes and `kubectl port-forward` come. */ -}}
 {{- define "sediment.ingress" -}}
 {{- $policy := .root.Values.networkPolicy -}}
+{{- $spark := dict "root" .root "group" (include "sediment.group" .) -}}
 {{- if has .component (list "rsm" "rlmm" "rlm") }}
 - ports:
     - port: grpc
@@ -59,13 +60,13 @@ podSelector:
   from:
     {{- toYaml . | nindent 4 }}
 {{- end }}
-{{- else if and (has .component (list "retention-sweep" "partition-removal-sweep" "sweep-executor")) (include "sediment.hasExecutors" .root) }}
+{{- else if and $spark.group (include "sediment.hasExecutors" $spark) }}
 - ports:
-    {{- if ne .component "sweep-executor" }}
+    {{- if ne .component (include "sediment.executor" $spark) }}
     - port: 7078
     {{- end }}
     - port: 7079
   from:
-    - {{- include "sediment.sparkPeer" .root | nindent 6 }}
+    - {{- include "sediment.sparkPeer" $spark | nindent 6 }}
 {{- end }}
 {{- end -}}

@@ -3,7 +3,7 @@
 {{- define "sediment.podSpec" -}}
 serviceAccountName: {{ include "sediment.serviceAccountName" . }}
 {{- /* Spark's driver starts executors by the Kubernetes API. */}}
-automountServiceAccountToken: {{ if and .isDriver (eq .component "sweeps") }}{{ include "sediment.hasExecutors" .root | eq "true" }}{{ else }}false{{ end }}
+automountServiceAccountToken: {{ if .isDriver }}{{ include "sediment.hasExecutors" . | eq "true" }}{{ else }}false{{ end }}
 enableServiceLinks: false
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:

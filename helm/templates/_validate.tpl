@@ -8,7 +8,7 @@
       (include "sediment.wrongEnv" . | fromJsonArray)
       (include "sediment.wrongTls" . | fromJsonArray)
       (include "sediment.wrongVolumes" . | fromJsonArray)
-      (include "sediment.wrongSweeps" . | fromJsonArray)
+      (include "sediment.wrongSpark" . | fromJsonArray)
       (include "sediment.wrongChecks" . | fromJsonArray)
       (include "sediment.wrongMemory" . | fromJsonArray)
       (include "sediment.wrongStorage" . | fromJsonArray) -}}
@@ -39,7 +39,7 @@
 {{- $wrong = append $wrong "objectStore.existingSecret is empty: name the secret that has the S3 keys, or choose other objectStore.credentials." -}}
 {{- end -}}
 {{- end -}}
-{{- if and (include "sediment.sweeps" . | fromJson) (ne .Values.sweeps.engine "local") (not .Values.sparkImage.repository) -}}
+{{- if and (include "sediment.drivers" (dict "root" . "group" "sweeps") | fromJson) (ne .Values.sweeps.engine "local") (not .Values.sparkImage.repository) -}}
 {{- $wrong = append $wrong "sparkImage.repository is empty: name the image built from docker/Dockerfile.spark, or set sweeps.engine to local, or sweeps.retention.enabled and sweeps.removal.enabled to false." -}}
 {{- end -}}
 {{- if and (eq .Values.checks.engine "spark") (or .Values.checks.reconcile.enabled .Values.checks.scrub.enabled) (not .Values.sparkImage.repository) -}}
@@ -139,10 +139,8 @@
 {{- if or (ne $component "checks") (eq $own.engine "spark") -}}
 {{- $pods = append $pods (dict "at" $component "resources" $own.resources "value" (printf "%s.scratchSizeLimit" $component) "size" $own.scratchSizeLimit) -}}
 {{- end -}}
-{{- end -}}
-{{- if include "sediment.hasExecutors" . -}}
-{{- with .Values.sweeps -}}
-{{- $pods = append $pods (dict "at" "sweeps.executors" "resources" .executors.resources "value" "sweeps.scratchSizeLimit" "size" .scratchSizeLimit) -}}
+{{- if and (ne $component "rlmm") (include "sediment.hasExecutors" (dict "root" $ "group" $component)) -}}
+{{- $pods = append $pods (dict "at" (printf "%s.executors" $component) "resources" $own.executors.resources "value" (printf "%s.scratchSizeLimit" $component) "size" $own.scratchSizeLimit) -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.rlm -}}
@@ -163,8 +161,8 @@
 {{- define "sediment.wrongChecks" -}}
 {{- $wrong := list -}}
 {{- with .Values.checks -}}
-{{- if and (ne .engine "spark") (or .reconcile.inventory .sparkDefaultsSecret .sparkConf) -}}
-{{- $wrong = append $wrong "checks.reconcile.inventory, checks.sparkDefaultsSecret and checks.sparkConf are for Spark, and checks.engine is local: set it to spark, or remove them." -}}
+{{- if and (ne .engine "spark") (or .reconcile.inventory .sparkDefaultsSecret) -}}
+{{- $wrong = append $wrong "checks.reconcile.inventory and checks.sparkDefaultsSecret are for Spark, and checks.engine is local: set it to spark, or remove them." -}}
 {{- end -}}
 {{- if and .reconcile.inventory (gt (len .reconcile.locations) 1) -}}
 {{- $wrong = append $wrong (printf "checks.reconcile.inventory is of one location, and checks.reconcile.locations has %d: leave one." (len .reconcile.locations)) -}}

@@ -113,9 +113,9 @@ BASES = {
 """Values by the name that a case gives as its base."""
 
 
-def executor_pod(rendered: Rendered) -> Object:
-    """Return the pod from which Spark makes executors."""
-    config = rendered.one("ConfigMap", "sediment-sweep-executor")
+def executor_pod(rendered: Rendered, executor: str) -> Object:
+    """Return the pod from which Spark makes executors, given their component."""
+    config = rendered.one("ConfigMap", f"sediment-{executor}")
     pod: Object = yaml.safe_load(config["data"]["pod.yaml"])
     return pod
 

@@ -137,7 +137,7 @@ def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> Non
             f"NetworkPolicy {o['metadata']['name']}": o["spec"]["podSelector"]["matchLabels"]
             for o in rendered.of_kind("NetworkPolicy")
             # Executors are made by Spark.
-            if not o["metadata"]["name"].endswith("-sweep-executor")
+            if not o["metadata"]["name"].endswith("-executor")
         },
     }
     for owner, selector in selectors.items():
@@ -154,7 +154,7 @@ def test_every_pod_is_selected_by_one_policy(file: str) -> None:
     pods = found.of_kind(*POD_MAKERS, "Pod")
     components = {pod["metadata"]["labels"][COMPONENT] for pod in pods}
     # Executors are made by Spark.
-    assert components == set(restricted) - {"sweep-executor"}
+    assert components == set(restricted) - {"sweep-executor", "check-executor"}
     assert {tuple(each["policyTypes"]) for each in policies} == {("Ingress", "Egress")}
 
 
@@ -315,7 +315,9 @@ def test_the_values_that_the_guide_gives_are_taken() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_the_objects_of_the_guide_and_the_pod_of_executors_are_valid(version: str) -> None:
-    kubernetes_validate.validate(executor_pod(render(FILES["executors"])), version, strict=True)
+    for executor in ("sweep-executor", "check-executor"):
+        pod = executor_pod(render(FILES["executors"]), executor)
+        kubernetes_validate.validate(pod, version, strict=True)
     objects = [found for found in _yaml_of_the_guide() if "kind" in found]
     assert objects
     for found in objects:
