@@ -7,12 +7,10 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 from pydantic import SecretStr
 
 from services.api.errors import (
     CorruptSegmentError,
-    RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
     StoreAccessDeniedError,
@@ -219,24 +217,6 @@ def test_delete_without_custom_metadata_ends_unfinished_uploads(
     backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
     assert len(stored_keys()) == 1
     rsm.delete_log_segment_data(metadata)
-    assert not stored_keys()
-
-
-def test_the_store_refuses_other_bytes_than_were_meant(
-    settings: RsmSettings, backend: StorageBackend, stored_keys: StoredKeys
-) -> None:
-    upload = backend.begin_upload(f"{settings.prefix}some.log")
-    with pytest.raises(RetriableRemoteStorageError):
-        backend.upload_part(upload, Part(1, 0, memoryview(b"part"), crc32c(b"past")))
-    backend.abort_upload(upload)
-    with pytest.raises(RetriableRemoteStorageError):
-        backend.put(upload.key, b"whole", crc32c(b"hole"))
-    assert not stored_keys()
-
-
-def test_check_leaves_nothing(settings: RsmSettings, stored_keys: StoredKeys) -> None:
-    with pytest.raises(RemoteResourceNotFoundError):
-        build_backend(settings).check_and_get(f"{settings.prefix}missing")
     assert not stored_keys()
 
 

@@ -7,11 +7,12 @@ from contextlib import closing
 
 import pytest
 
-from services.api.errors import RetriableRemoteStorageError, StoreNotFoundError
+from services.api.errors import RetriableRemoteStorageError
 from services.api.segment_objects import SegmentObjects, all_multipart_uploads
 from services.local.emulators import StoreEmulator
 from services.local.process import LOOPBACK
-from services.rsm.backends.protocol import Part, Upload, had_no_answer
+from services.rsm.backends.contract import StorageBackendContract
+from services.rsm.backends.protocol import StorageBackend, had_no_answer
 from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
@@ -23,7 +24,7 @@ from tests.contract.remote_storage_manager_contract import (
 from tests.contract.rsm_over_s3 import everything_in
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
 from tests.harness.local_servers import free_ports
-from tests.stores.conftest import LISTS_UPLOADS, StoreSettings
+from tests.stores.conftest import KIND, LISTS_UPLOADS, StoreSettings
 
 # A budget of CPU time is for the quick tests; these have targets of their own.
 pytestmark = pytest.mark.deep
@@ -56,62 +57,40 @@ class TestObjectsInStore(SegmentObjectsContract):
 
 class TestObjectsInCloud(TestObjectsInStore):
     __test__ = not LISTS_UPLOADS
+    lists_uploads = False
 
     def test_incomplete_uploads_are_listed_and_aborted(self) -> None:
         """The libraries of these stores list none: the store's lifecycle ends them."""
-        key = self.store.log_of(a_segment(), "0" * 16).key
-        begun = self.store.backend.begin_upload(key)
+        begun = self.store.backend.begin_upload(self.store.log_of(a_segment(), "0" * 16).key)
         assert list(all_multipart_uploads(self.objects)) == []
         self.store.backend.abort_upload(begun)
-        self.store.backend.abort_upload(begun)
-        assert self.store.backend.describe(key) is None
-
-    @pytest.mark.parametrize("upload_id", ["x" * 1_024, ".."])
-    def test_an_id_of_no_upload_ends_nothing(self, upload_id: str) -> None:
-        key = self.store.log_of(a_segment(), "0" * 16).key
-        upload = self.store.backend.begin_upload(key)
-        self.store.backend.abort_upload(Upload(key, upload_id))
-        part = self.store.backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
-        self.store.backend.complete_upload(upload, [part])
-        assert self.store.backend.get(key) == b"part"
 
 
-def test_an_object_is_replaced_only_if_it_is_as_seen(settings: RsmSettings) -> None:
-    backend, key = build_backend(settings), f"{settings.prefix}object"
-    assert not backend.put_if_match(key, b"none", "etag")
-    assert backend.put_if_absent(key, b"first")
-    assert not backend.put_if_absent(key, b"second")
-    assert list(backend.list_uploads(settings.prefix)) == []
-    seen = backend.describe(key)
-    assert seen is not None
-    assert backend.put_if_match(key, b"second", seen.etag)
-    assert not backend.put_if_match(key, b"third", seen.etag)
-    assert backend.get(key) == b"second"
+class TestBackend(StorageBackendContract):
+    lists_uploads = LISTS_UPLOADS
+    # A write to HDFS takes half a second.
+    listed_objects = 50 if KIND == "hdfs" else StorageBackendContract.listed_objects
 
+    @pytest.fixture
+    def prefix(self, settings: RsmSettings) -> str:
+        return settings.prefix
 
-def test_a_missing_bucket_is_never_a_missing_object(store_settings: StoreSettings) -> None:
-    backend = build_backend(store_settings(bucket="no-such-bucket"))
-    for call in (
-        lambda: backend.check_and_get("key"),
-        lambda: backend.describe("key"),
-        lambda: backend.put("key", b""),
-        lambda: backend.put_if_absent("key", b""),
-        lambda: list(backend.list_objects("folder/")),
-        lambda: list(backend.fetch("key", 0, 1)),
-    ):
-        with pytest.raises(StoreNotFoundError):
-            call()
-    assert isinstance(backend.delete(["key"])["key"], StoreNotFoundError)
+    @pytest.fixture
+    def backend(self, settings: RsmSettings) -> StorageBackend:
+        return build_backend(settings)
 
+    @pytest.fixture
+    def another(self, settings: RsmSettings) -> StorageBackend:
+        return build_backend(settings)
 
-def test_a_store_that_is_away_is_retriable(store_settings: StoreSettings) -> None:
-    (port,) = free_ports(1)
-    backend = build_backend(store_settings(f"{LOOPBACK}:{port}"))
-    with pytest.raises(RetriableRemoteStorageError) as error:
-        backend.put_if_absent("key", b"")
-    assert had_no_answer(error.value)
-    with pytest.raises(RetriableRemoteStorageError):
-        backend.get("key")
+    @pytest.fixture
+    def without_bucket(self, store_settings: StoreSettings) -> StorageBackend:
+        return build_backend(store_settings(bucket="no-such-bucket"))
+
+    @pytest.fixture
+    def unreachable(self, store_settings: StoreSettings) -> StorageBackend:
+        (port,) = free_ports(1)
+        return build_backend(store_settings(f"{LOOPBACK}:{port}"))
 
 
 def test_a_store_that_hangs_is_retriable(
@@ -126,20 +105,6 @@ def test_a_store_that_hangs_is_retriable(
     finally:
         os.kill(emulator.pid, signal.SIGCONT)
     assert had_no_answer(error.value)
-
-
-class TestUploadsOfSeveralProcesses:
-    __test__ = LISTS_UPLOADS
-    """Else only the process that began an upload ends it."""
-
-    def test_an_upload_that_another_has_ended_is_retriable(self, settings: RsmSettings) -> None:
-        backend, key = build_backend(settings), f"{settings.prefix}object"
-        upload = backend.begin_upload(key)
-        part = backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
-        build_backend(settings).abort_upload(upload)
-        with pytest.raises(RetriableRemoteStorageError):
-            backend.complete_upload(upload, [part])
-        assert backend.describe(key) is None
 
 
 def test_the_probe_finds_what_rsm_needs(settings: RsmSettings) -> None:

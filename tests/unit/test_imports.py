@@ -110,6 +110,13 @@ def test_the_contract_does_no_input_or_output() -> None:
     assert broken == []
 
 
+def test_only_the_suite_of_stores_imports_pytest_and_nothing_imports_it() -> None:
+    suite = "services.rsm.backends.contract"
+    importing = {name: every_import_of(name) for name in modules()}
+    assert [name for name, wanted in importing.items() if "pytest" in wanted] == [suite]
+    assert [name for name, wanted in importing.items() if suite in wanted] == []
+
+
 def test_the_product_never_imports_its_demos_or_tests() -> None:
     broken = [
         f"{name} imports {wanted}"

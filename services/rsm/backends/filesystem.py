@@ -96,14 +96,14 @@ class FilesystemStorage:
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
         crc = require_crc(part.data, part.crc, f"part {part.number} of {upload.key}")
-        with self._errors(f"writing {upload.key}"), self._aside(upload).open("r+b") as file:
+        with self._still_begun(f"writing {upload.key}"), self._aside(upload).open("r+b") as file:
             file.seek(part.offset)
             file.write(part.data)
         return UploadedPart(part.number, "", crc)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         del parts  # Each was written at its place.
-        with self._errors(f"completing {upload.key}"):
+        with self._still_begun(f"completing {upload.key}"):
             aside = self._aside(upload)
             with aside.open("r+b") as file:
                 os.fsync(file.fileno())
@@ -235,6 +235,15 @@ class FilesystemStorage:
                 os.close(descriptor)
             if folder == self._root:
                 return
+
+    @contextmanager
+    def _still_begun(self, what: str) -> Iterator[None]:
+        """Translate errors as _errors does; a missing file is an upload that another has ended."""
+        try:
+            with self._errors(what):
+                yield
+        except RemoteResourceNotFoundError as e:
+            raise RetriableRemoteStorageError(f"{what}: the upload has ended") from e
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:

@@ -18,6 +18,8 @@ from services.rsm.deadline import require_wanted
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>|\(code: (\d{3})\)")
+# Of a range that begins past the end: what the library finds wrong with an answer other than 416.
+_PAST_THE_END = re.compile(r"object was only \d+ bytes long|: \"bytes 0--1/0\"")
 _RETRIED = re.compile(r"after [1-9]\d* retries")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _RETRIABLE_CODES = frozenset(
@@ -73,6 +75,8 @@ def _error_for(text: str, what: str) -> RemoteStorageError:
         if not status:
             return RetriableRemoteStorageError(f"{what}: {who} cannot be reached")
         return StoreAccessDeniedError(f"{what}: {who} answered {status}; correct the credentials")
+    if _PAST_THE_END.search(text):
+        return CorruptSegmentError(f"{what}: the object is shorter")
     if not status:
         return RetriableRemoteStorageError(f"{what}: no answer from the object store")
     answer = f"{what}: the object store answered {status} {code}".rstrip()

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from itertools import chain
 from urllib.parse import unquote_plus
@@ -244,6 +244,9 @@ class S3Storage:
         what = f"HEAD {self.target.named(key)}"
         response = self.requests.request("HEAD", key)
         if response.status == HTTPStatus.NOT_FOUND:
+            # Of a missing bucket HEAD has the same answer, without a body that says so.
+            with suppress(RemoteResourceNotFoundError), self._opened(key, what):
+                pass
             return None
         require_success(response, what)
         headers = response.headers

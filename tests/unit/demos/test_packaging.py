@@ -17,8 +17,9 @@ def test_the_images_copy_no_demos() -> None:
         assert "demos" not in dockerfile.read_text(), dockerfile
 
 
-def test_the_wheel_holds_what_the_emulators_are_made_of() -> None:
+def test_the_wheel_holds_the_suite_of_stores_and_what_emulators_are_made_of() -> None:
     files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert "services/rsm/backends/contract.py" in files
     for folder in ("fake_gcs", "azurite"):
         sources = (ROOT / "services/local" / folder).iterdir()
         assert {str(each.relative_to(ROOT)) for each in sources} <= files

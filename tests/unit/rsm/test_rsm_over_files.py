@@ -33,7 +33,6 @@ from tests.contract.remote_storage_manager_contract import (
     some_bytes,
 )
 from tests.harness.eventually import eventually
-from tests.harness.stores import keys_in
 
 PART = 64 * 1024
 
@@ -277,24 +276,6 @@ def test_a_missing_directory_is_never_a_missing_segment(tmp_path: Path) -> None:
 CUSTOM_METADATA = bytes.fromhex(
     "010001" + "00c0ffee00c0ffee" + "00000003" + "00000001" * 5 + "00" * 16
 )
-
-
-def test_a_write_in_progress_is_an_unfinished_upload_and_no_object(tmp_path: Path) -> None:
-    backend = FilesystemStorage(tmp_path)
-    upload = backend.begin_upload("topic/0/segment.attempt.log")
-    assert list(keys_in(backend, "")) == []
-    assert list(backend.list_uploads("topic/0/seg")) == [upload]
-    assert list(backend.list_uploads("topic/0/other")) == []
-
-
-def test_a_prefix_is_exact_and_need_not_end_at_a_directory(tmp_path: Path) -> None:
-    backend = FilesystemStorage(tmp_path)
-    for key in ("a/1/x.log", "a/1/xy.log", "a/10/x.log", "b/1/x.log"):
-        backend.put(key, b"")
-    assert sorted(keys_in(backend, "a/1")) == ["a/1/x.log", "a/1/xy.log", "a/10/x.log"]
-    assert sorted(keys_in(backend, "a/1/")) == ["a/1/x.log", "a/1/xy.log"]
-    assert sorted(keys_in(backend, "a/1/x.")) == ["a/1/x.log"]
-    assert len(list(keys_in(backend, ""))) == 4
 
 
 def test_unreadable_folder_does_not_count_as_deleted(tmp_path: Path) -> None:
