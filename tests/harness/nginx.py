@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from services.local.certificates import Certificate
 from services.local.process import LOOPBACK, ChildProcess, start_on_free_ports
 
 _START_TIMEOUT_MS = 30_000
@@ -12,19 +13,31 @@ _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @contextmanager
-def nginx(directory: Path, upstream: str, max_body: str, *, grpc: bool = False) -> Iterator[str]:
+def nginx(
+    directory: Path,
+    upstream: str,
+    max_body: str,
+    *,
+    grpc: bool = False,
+    tls: Certificate | None = None,
+) -> Iterator[str]:
     """Pass requests on to HOST:PORT; yield nginx's HOST:PORT.
 
     Args:
         max_body: nginx's client_max_body_size, for example "1m".
         grpc: speak gRPC on both sides, else HTTP/1.1.
+        tls: serve with this certificate.
     """
     directory.mkdir()
     started: list[ChildProcess] = []
 
     def start(ports: Sequence[int]) -> None:
         configuration = directory / "nginx.conf"
-        configuration.write_text(_configuration(directory, ports[0], upstream, max_body, grpc=grpc))
+        text = _configuration(directory, ports[0], upstream, max_body, grpc=grpc)
+        if tls is not None:
+            served = f":{ports[0]} ssl; ssl_certificate {tls.certificate}; "
+            text = text.replace(f":{ports[0]};", f"{served}ssl_certificate_key {tls.key};")
+        configuration.write_text(text)
         started.append(ChildProcess("nginx", ["/usr/sbin/nginx", "-c", configuration], directory))
         started[-1].start()
         started[-1].wait_until_ready(lambda: _listens(ports[0]), _START_TIMEOUT_MS)

@@ -242,6 +242,8 @@ class SignedRequests:
                 method,
                 self._store_url + (f"{path}?{arguments}" if arguments else path),
                 redirect=False,
+                # Through a proxy the pool's own host is the proxy's.
+                assert_same_host=False,
                 # urllib3 accepts any sequence of buffers that a socket accepts.
                 body=cast(bytes | None, None if body is None else _blocks(body)),
                 headers=signed,

@@ -45,7 +45,8 @@ def require_read(response: BaseHTTPResponse, what: str) -> None:
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
     code = code_of(response, what)
-    if code is None:
+    # The location's proxy is an intermediary too, and 407 is its answer alone.
+    if code is None and response.status != HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         raise not_of_a_store(what, f"it is {response.status} without a code")
     raise error_for(code, response.status, what)
 

@@ -256,6 +256,9 @@ def s3_errors(what: str) -> Iterator[None]:
     except UnusableAnswerError as e:
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store: {e}") from e
     except HTTPError as e:
+        # http.client tells only in words which status a proxy gave instead of a tunnel.
+        if "Tunnel connection failed: 407" in str(e):
+            raise error_for(None, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, what) from e
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
         pool = e.pool if isinstance(e, PoolError) else None
         at = "" if pool is None else f" at {pool.host}:{pool.port}"
