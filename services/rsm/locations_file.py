@@ -72,6 +72,8 @@ class RegisteredLocation(S3Policy):
         key_template, suffixes: of the layout "aiven": the plugin's ObjectKeyFactory.
         key_pairs: of the layout "aiven": the files of its private keys, by id.
         access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
+        proxy: URL of an HTTP proxy to the store; "": none.
+        proxy_credentials_file: contains user:password.
         options: what only this kind of store knows (StoreKind.options).
     """
 
@@ -87,6 +89,10 @@ class RegisteredLocation(S3Policy):
     public_endpoint: str = Field(default="", pattern=PUBLIC_ENDPOINT_PATTERN, max_length=300)
     access_key_file: Path | None = None
     secret_key_file: Path | None = None
+    proxy: str = Field(
+        default="", pattern=r"^(http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5})?$"
+    )
+    proxy_credentials_file: Path | None = None
     layout: Literal["sediment", "local-tiered-storage", "aiven"] = "sediment"
     read_only: bool | None = Field(default=None, strict=True)
     mirror: int | None = Field(default=None, ge=1, le=MAX_LOCATION_ID, strict=True)
@@ -105,6 +111,8 @@ class RegisteredLocation(S3Policy):
             raise ValueError(problem)
         if (self.access_key_file is None) != (self.secret_key_file is None):
             raise ValueError("access_key_file and secret_key_file go together")
+        if self.proxy_credentials_file is not None and not self.proxy:
+            raise ValueError("proxy_credentials_file goes with proxy")
         if self.backend != "s3" and (others := self.set_properties()):
             raise ValueError(f'{", ".join(others)}: only with backend = "s3"')
         for name in ("directory", "access_key_file", "secret_key_file", "proxy_credentials_file"):

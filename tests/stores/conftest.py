@@ -21,6 +21,7 @@ _OF_SOME = {
     "test_azure_sas.py": ["azure"],
     "test_hdfs_faults.py": ["hdfs"],
     "test_rsm_faults_in_store.py": ["azure", "gcs"],
+    "test_store_behind_squid.py": ["azure", "gcs"],
     "test_up_over_store.py": ["azure", "gcs"],
 }
 collect_ignore = [file for file, kinds in _OF_SOME.items() if KIND not in kinds]

@@ -5,12 +5,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
 
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore
 
 from services.common.bounded_file import MAX_PEM_BYTES, SecretFileError, read_bounded, read_secret
-from services.rsm.backends.kinds import LocationEntry, Opening, StoreKind
+from services.rsm.backends.kinds import LocationEntry, Opening, StoreKind, proxy_credentials
 from services.rsm.backends.object_store import ObjectStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.locations import Location
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # A body may take as long as its reader; a silent store ends it after RSM_READ_TIMEOUT_MS.
 _BODY = timedelta(days=1)
+# The machine's own, which no proxy reaches.
+_IDENTITY_SERVICES = "169.254.169.254,metadata.google.internal"
 
 
 class CloudProbe(StoreProbe):
@@ -36,6 +39,7 @@ class CloudProbe(StoreProbe):
 
 class _CloudKind(StoreKind):
     has_urls = True
+    takes_proxy = True
 
     def probe(self, location: Location, store: StorageBackend) -> StoreProbe:
         return CloudProbe(location)
@@ -138,6 +142,11 @@ def _client(entry: LocationEntry, opening: Opening) -> "ClientConfig":
     }
     if file := entry.options.get("ca_file"):
         client["root_certificate"] = _text(entry, "ca_file", file)
+    if entry.proxy:
+        user, _, password = (proxy_credentials(entry, opening) or "").partition(":")
+        login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
+        client["proxy_url"] = entry.proxy.replace("://", f"://{login}")
+        client["proxy_excludes"] = _IDENTITY_SERVICES
     return client
 
 

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
+from services.common.bounded_file import SecretFileError, read_secret
 from services.rsm.active_copies import Waiter
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.locations import Location
@@ -40,6 +41,8 @@ class LocationEntry(Protocol):
     Attributes:
         bucket: the bucket, container or the like; "" if none is given.
         endpoint: HOST:PORT; "" for the address that the kind knows.
+        proxy: URL of an HTTP proxy to the store; "": none.
+        proxy_credentials_file: contains user:password.
         options: what only this kind of store knows; never a secret, but files with one.
     """
 
@@ -63,6 +66,10 @@ class LocationEntry(Protocol):
     def access_key_file(self) -> Path | None: ...
     @property
     def secret_key_file(self) -> Path | None: ...
+    @property
+    def proxy(self) -> str: ...
+    @property
+    def proxy_credentials_file(self) -> Path | None: ...
     @property
     def options(self) -> Mapping[str, str]: ...
 
@@ -89,11 +96,13 @@ class StoreKind(Protocol):
         needs: the fields of a location that must be set.
         options: the names in the location's options, with what each one is.
         has_urls: presign returns URLs, so that RSM_DIRECT_READS makes sense.
+        takes_proxy: the store is reached through the location's proxy, if it has one.
     """
 
     needs: ClassVar[Sequence[str]] = ("bucket",)
     options: ClassVar[Mapping[str, str]] = {}
     has_urls: ClassVar[bool] = False
+    takes_proxy: ClassVar[bool] = False
 
     def place(self, entry: LocationEntry) -> tuple[str, ...]:
         """Return what distinguishes the location from all others of this kind of store."""
@@ -163,4 +172,21 @@ def entry_problem(name: str, entry: LocationEntry) -> str | None:
     if unknown := sorted(entry.options.keys() - kind.options.keys()):
         known = ", ".join(kind.options) or "none"
         return f'backend = "{name}" has no option {", ".join(unknown)}; it has {known}'
+    if entry.proxy and not kind.takes_proxy:
+        return f'backend = "{name}" uses no proxy'
     return None
+
+
+def proxy_credentials(entry: LocationEntry, opening: Opening) -> str | None:
+    """Read user:password of a location's proxy; None if it wants none.
+
+    Raises:
+        SystemExit: the file cannot be used.
+    """
+    if entry.proxy_credentials_file is None:
+        return None
+    try:
+        return read_secret(entry.proxy_credentials_file)
+    except SecretFileError as e:
+        what = f"RSM_LOCATIONS_FILE: {opening.settings.locations_file}: location {entry.id}"
+        raise SystemExit(f"{what}, proxy_credentials_file: {e}") from None

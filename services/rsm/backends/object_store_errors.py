@@ -80,6 +80,10 @@ def _error_for(text: str, what: str) -> RemoteStorageError:
     if not status:
         return RetriableRemoteStorageError(f"{what}: no answer from the object store")
     answer = f"{what}: the object store answered {status} {code}".rstrip()
+    if status == 407:
+        return StoreAccessDeniedError(
+            f"{what}: the proxy answered 407; correct the proxy_credentials_file of the location"
+        )
     if status in (401, 403):
         return StoreAccessDeniedError(
             f"{answer}; correct the credentials, or what they are allowed to do"

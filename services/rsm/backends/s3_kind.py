@@ -17,7 +17,7 @@ from urllib3 import PoolManager
 
 from services.common.bounded_file import SecretFileError, read_secret
 from services.rsm.active_copies import Waiter
-from services.rsm.backends.kinds import LocationEntry, Opening, StoreKind
+from services.rsm.backends.kinds import LocationEntry, Opening, StoreKind, proxy_credentials
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.backends.s3_answers import BOUNDED_POOLS
@@ -46,11 +46,13 @@ class S3Kind(StoreKind):
 
     needs = ("endpoint", "region", "bucket")
     has_urls = True
+    takes_proxy = True
 
     def open(self, entry: LocationEntry, opening: Opening) -> StorageBackend:
         settings = opening.settings
         assert isinstance(entry, S3Policy)
-        http = _http(settings, opening.waiter, _proxy_of(settings, entry.id, entry))
+        proxy = Proxy(entry.proxy, proxy_credentials(entry, opening)) if entry.proxy else None
+        http = _http(settings, opening.waiter, proxy)
         target = S3Target(
             endpoint=entry.endpoint,
             secure=entry.secure,
@@ -70,17 +72,6 @@ class S3Kind(StoreKind):
     def rules(self, location: Location, store: StorageBackend, where: str) -> Sequence[StoreRule]:
         assert isinstance(store, S3Storage)
         return rules_of(store.requests, location.prefix, where)
-
-
-def _proxy_of(settings: RsmSettings, location_id: int, policy: S3Policy) -> Proxy | None:
-    if not policy.proxy:
-        return None
-    file = policy.proxy_credentials_file
-    try:
-        return Proxy(policy.proxy, None if file is None else read_secret(file))
-    except SecretFileError as e:
-        what = f"RSM_LOCATIONS_FILE: {settings.locations_file}: location {location_id}"
-        raise SystemExit(f"{what}, proxy_credentials_file: {e}") from None
 
 
 def _credentials_of(

@@ -1,9 +1,8 @@
-"""Describe what a location asks of its S3 store: class of storage, encryption, proxy."""
+"""Describe what a location asks of its S3 store: class of storage, encryption."""
 
 import base64
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,8 +28,6 @@ class S3Policy(BaseModel):
         sse_kms_key_id: "": the key that the store uses by default.
         sse_kms_context: pairs that the key service writes to its log, and must be given on a read
             of the key; the store keeps them.
-        proxy: URL of an HTTP proxy to the store; "": none.
-        proxy_credentials_file: contains user:password.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -39,10 +36,6 @@ class S3Policy(BaseModel):
     sse: Literal["", "AES256", "aws:kms"] = ""
     sse_kms_key_id: str = Field(default="", pattern=r"^[!-~]{0,2048}$")
     sse_kms_context: dict[_ContextText, _ContextText] = {}
-    proxy: str = Field(
-        default="", pattern=r"^(http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5})?$"
-    )
-    proxy_credentials_file: Path | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -55,8 +48,6 @@ class S3Policy(BaseModel):
             raise ValueError('sse_kms_key_id and sse_kms_context go with sse = "aws:kms"')
         if len(_context_json(self.sse_kms_context)) > _MAX_CONTEXT_BYTES:
             raise ValueError(f"sse_kms_context has over {_MAX_CONTEXT_BYTES} bytes")
-        if self.proxy_credentials_file is not None and not self.proxy:
-            raise ValueError("proxy_credentials_file goes with proxy")
         return self
 
     def set_properties(self) -> list[str]:

@@ -174,7 +174,7 @@ def test_the_properties_become_headers_of_s3() -> None:
         (OLD + 'read_only = true\ntopics = ["a"]', "topics go with"),
         (OLD + 'proxy = "squid:3128"', "location entry 1, proxy: "),
         (OLD + 'proxy_credentials_file = "x"', "proxy_credentials_file goes with proxy"),
-        (FILES + 'proxy = "http://squid:3128"', 'proxy: only with backend = "s3"'),
+        (FILES + 'proxy = "http://squid:3128"', 'backend = "filesystem" uses no proxy'),
         (
             OLD + 'proxy = "http://squid:3128"\nproxy_credentials_file = "/no/such"',
             "location 1, proxy_credentials_file: ",
