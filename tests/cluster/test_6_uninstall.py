@@ -8,8 +8,8 @@ from tests.cluster.release import TIER, Release
 pytestmark = pytest.mark.cluster
 
 _SECRETS = {"sediment-database", "sediment-object-store"}
-_OF_AN_OPERATOR = {"persistentvolumeclaim/sweeps"}
-"""test_5_sweeps makes it, as the guide lets an operator make one."""
+_OF_AN_OPERATOR = {"persistentvolumeclaim/checks", "persistentvolumeclaim/sweeps"}
+"""test_5_spark_checks and test_5_sweeps make them, as the guide lets an operator make one."""
 
 _OF_THE_NAMESPACE = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 
