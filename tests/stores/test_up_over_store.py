@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.local.data_directory import Store
+from services.local.data_directory import StackEndpoints, Store, running_stack
+from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.recorders import trap
 from tests.harness.running_up import running_up
@@ -50,6 +51,18 @@ def test_up_over_this_store_keeps_what_was_shipped(server_directory: Path, tmp_p
     with running_up(data_dir, "--store", KIND) as third:
         assert third.lines(*read) == stored
         assert third.endpoints.deployment_id == at.deployment_id
+        os.kill(third.endpoints.pids[KIND], signal.SIGKILL)
+        assert eventually(lambda: started_again(data_dir, third.endpoints), deadline_ms=120_000)
+        assert third.lines(*read) == stored
+        assert third.run("selftest").returncode == 0
+
+
+def started_again(data_dir: Path, before: StackEndpoints) -> bool:
+    """Return whether another process is the store, at the same address."""
+    now = running_stack(data_dir)
+    assert now is not None
+    assert now.s3_endpoint == before.s3_endpoint
+    return now.pids[KIND] != before.pids[KIND]
 
 
 @pytest.mark.parametrize("other", [each for each in Store if each != KIND])
