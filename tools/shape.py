@@ -24,7 +24,7 @@ BUDGETS = {
     "services/api": 6_602,
     "services/common": 2_150,
     "services/rpc": 6_076,
-    "services/rsm": 11_960,
+    "services/rsm": 11_964,
     "services/rlmm": 10_490,
     "services/workflows": 5_178,
     "services/rlm": 20_650,
@@ -37,7 +37,7 @@ BUDGETS = {
     "spark_jobs": 8_377,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 89_322
+PRODUCT_LINES = 89_326
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_768
 TEST_LINES = 129_300

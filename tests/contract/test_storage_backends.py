@@ -6,7 +6,7 @@ import pytest
 
 from services.local.process import LOOPBACK
 from services.local.seaweedfs import S3Endpoint
-from services.rsm.backends.contract import StorageBackendContract
+from services.rsm.backends.contract import NetworkBackendContract, StorageBackendContract
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend
@@ -29,7 +29,7 @@ class TestFiles(StorageBackendContract):
         return FilesystemStorage(tmp_path / "nowhere")
 
 
-class TestS3(StorageBackendContract):
+class TestS3(NetworkBackendContract):
     @pytest.fixture
     def settings(self, s3: S3Endpoint) -> RsmSettings:
         return settings_for(s3)

@@ -11,7 +11,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.segment_objects import SegmentObjects, all_multipart_uploads
 from services.local.emulators import StoreEmulator
 from services.local.process import LOOPBACK
-from services.rsm.backends.contract import StorageBackendContract
+from services.rsm.backends.contract import NetworkBackendContract
 from services.rsm.backends.protocol import StorageBackend, had_no_answer
 from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -66,10 +66,10 @@ class TestObjectsInCloud(TestObjectsInStore):
         self.store.backend.abort_upload(begun)
 
 
-class TestBackend(StorageBackendContract):
+class TestBackend(NetworkBackendContract):
     lists_uploads = LISTS_UPLOADS
     # A write to HDFS takes half a second.
-    listed_objects = 50 if KIND == "hdfs" else StorageBackendContract.listed_objects
+    listed_objects = 50 if KIND == "hdfs" else NetworkBackendContract.listed_objects
 
     @pytest.fixture
     def prefix(self, settings: RsmSettings) -> str:

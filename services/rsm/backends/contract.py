@@ -74,11 +74,6 @@ class StorageBackendContract:
         """Open a bucket, container or directory that does not exist, in a store that does."""
         pytest.skip("no fixture `without_bucket`: a bucket that does not exist")
 
-    @pytest.fixture
-    def unreachable(self) -> StorageBackend:
-        """Open a store at an address that nothing listens on."""
-        pytest.skip("no fixture `unreachable`: a store that is away")
-
     # Whole objects
 
     @pytest.mark.parametrize("size", [0, 1, 100_000, MAX_SMALL_OBJECT_BYTES])
@@ -337,6 +332,15 @@ class StorageBackendContract:
             with pytest.raises(StoreNotFoundError):
                 call()
         assert isinstance(without_bucket.delete(["key"])["key"], StoreNotFoundError)
+
+
+class NetworkBackendContract(StorageBackendContract):
+    """Tests a store that may be away; a subclass provides the fixture `unreachable`, too."""
+
+    @pytest.fixture
+    def unreachable(self) -> StorageBackend:
+        """Open a store at an address that nothing listens on."""
+        raise NotImplementedError(f"{type(self).__name__} needs the fixture `unreachable`")
 
     def test_a_store_that_is_away_is_retriable(self, unreachable: StorageBackend) -> None:
         for call in _calls(unreachable):
