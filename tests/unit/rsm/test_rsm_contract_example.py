@@ -48,10 +48,10 @@ def run(directory: Path, store: str, *options: str) -> "subprocess.CompletedProc
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240)
 
 
-def test_the_page_s_example_runs_every_test_but_one_of_another_machine(tmp_path: Path) -> None:
+def test_the_page_s_example_runs_every_test(tmp_path: Path) -> None:
     done = run(tmp_path, SOUND)
     assert done.returncode == 0, done.stdout
-    assert re.search(r"^\d\d passed, 1 skipped", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^\d\d passed in ", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize("test", FAULTS)
