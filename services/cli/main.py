@@ -61,7 +61,7 @@ GROUPS = {
         "db": ("db", "Create, check, maintain and rebuild the metadata database."),
     },
     "Run": {
-        "up": ("up", "Run PostgreSQL, an S3 server and the services on this machine."),
+        "up": ("up", "Run PostgreSQL, an object store and the services on this machine."),
         "selftest": ("selftest", "Copy a small segment, look it up, read it back and delete it."),
         "store": ("store", "Check the object store behind RSM."),
         "policy": ("policy", "Check a policy file and show what it grants."),

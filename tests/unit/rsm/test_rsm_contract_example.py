@@ -9,6 +9,9 @@ import pytest
 
 from tools.shape import ROOT
 
+# Each test runs pytest once more.
+pytestmark = pytest.mark.deep
+
 SOUND = """from services.rsm.backends.filesystem import FilesystemStorage
 
 
