@@ -128,7 +128,7 @@ def _copy_to_mirrors(call: Call, run_id: str, rate: int, parallel: int) -> int:
         raise CommandError("; ".join(str(e).splitlines())) from e
     mirrored = [each for each in locations.all if each.mirrored is not None]
     if not mirrored:
-        raise CommandError("no location has a mirror; set `mirror` in RSM_LOCATIONS_FILE")
+        raise CommandError("RSM_LOCATIONS_FILE in the environment names no `mirror`; set it")
     acquire = pace_of(rate).acquire
     with progress() as show:
         runs = [
