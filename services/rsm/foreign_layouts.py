@@ -140,11 +140,8 @@ class AivenLayout:
         if expected not in (UNKNOWN_SIZE, size_bytes):
             text = f"{key} has {size_bytes} bytes by its manifest, {expected} by the metadata"
             raise CorruptSegmentError(text)
-        stored_bytes = chunks.stored_bytes(cipher is not None)
-        is_compressed = manifest.compression
-        return ObjectPart(
-            key, 0, size_bytes, stored_bytes, chunks.chunk_bytes, cipher, is_compressed
-        )
+        stored_bytes, is_frames = manifest.stored_bytes, manifest.compression
+        return ObjectPart(key, 0, size_bytes, stored_bytes, chunks.chunk_bytes, cipher, is_frames)
 
     def index(
         self, location: "Location", metadata: RemoteLogSegmentMetadata, kind: IndexType
@@ -229,16 +226,7 @@ class _Chunks(_Part):
     def count(self) -> int:
         return -(-self.size_bytes // self.chunk_bytes)
 
-    def stored_bytes(self, is_encrypted: bool) -> Sequence[int]:
-        """Return the sizes of stored chunks; none if they are the file's bytes."""
-        if self.type == "variable":
-            return self.frames_bytes
-        if not is_encrypted:
-            return ()
-        starts = range(0, self.size_bytes, self.chunk_bytes)
-        return [min(self.chunk_bytes, self.size_bytes - at) + ADDED_BYTES for at in starts]
-
-    @cached_property
+    @property
     def frames_bytes(self) -> Sequence[int]:
         """Return the sizes of compressed chunks, encrypted or not.
 
@@ -311,10 +299,21 @@ class _Manifest(_Part):
             has = f"{chunks.count} {how} chunks of {chunks.chunk_bytes} bytes, not read over"
             raise NotServedError(f"{key}: {has} {_MOST_CHUNKS} chunks or {_MOST_CHUNK_BYTES} bytes")
         try:
-            chunks.stored_bytes(is_encrypted)
+            _ = manifest.stored_bytes
         except (ValueError, struct.error, DamagedDataError, InflatedTooLargeError) as e:
             raise CorruptSegmentError(f"{key}: its list of chunks cannot be read: {e}") from e
         return manifest
+
+    @cached_property
+    def stored_bytes(self) -> Sequence[int]:
+        """Return the sizes of the log's stored chunks; none if they are the log's bytes."""
+        chunks = self.chunks
+        if self.compression:
+            return chunks.frames_bytes
+        if self.encryption is None:
+            return ()
+        starts = range(0, chunks.size_bytes, chunks.chunk_bytes)
+        return [min(chunks.chunk_bytes, chunks.size_bytes - at) + ADDED_BYTES for at in starts]
 
     @property
     def indexes(self) -> Mapping[IndexType, _Section]:
