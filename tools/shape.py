@@ -30,17 +30,17 @@ BUDGETS = {
     "services/rlm": 20_650,
     "services/records services/client": 2_212,
     "services/views": 1_440,
-    "services/cli": 8_606,
+    "services/cli": 8_629,
     "services/console": 1_170,
     "services/local": 2_731,
     "services/interop": 1_730,
     "spark_jobs": 8_377,
 }
 """Lines with docstrings by folder. Who raises one says why in the commit."""
-PRODUCT_LINES = 89_326
+PRODUCT_LINES = 89_348
 PLUGIN_LINES = 6_260
 TOOLS_LINES = 3_768
-TEST_LINES = 129_300
+TEST_LINES = 129_310
 SETTINGS = 168
 RPCS = 71
 

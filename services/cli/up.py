@@ -1,9 +1,12 @@
 """Run the embedded stack in the foreground: `sediment up`."""
 
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 from services.cli.command import option, toggle
 from services.cli.connections import Call, address_of, command_group, with_services
@@ -15,6 +18,7 @@ from services.rlm.kafka_log.log_dir import find_partitions
 app = command_group()
 
 WATCH_INTERVAL_S = 1.0
+SAY_INTERVAL_S = 4.0
 
 
 @app.command()
@@ -70,14 +74,17 @@ def up(
         signal.signal(number, lambda *_: stopping.set())
     server = "an S3 server" if store is Store.S3 else f"an emulator of {store}"
     say(f"starting PostgreSQL, {server} and the three services ...")
-    with EmbeddedStack(
-        call.data_dir,
-        log_dirs=log_dirs,
-        fresh=fresh,
-        store=store,
-        with_tls=tls,
-        with_listener=listener,
-    ) as stack:
+    with ExitStack() as running:
+        made = EmbeddedStack(
+            call.data_dir,
+            log_dirs=log_dirs,
+            fresh=fresh,
+            store=store,
+            with_tls=tls,
+            with_listener=listener,
+        )
+        with _said_to_go_on("still starting"):
+            stack = running.enter_context(made)
         if not tls:
             say("serving plaintext: every user of this machine can read and delete everything")
             say("with certificates: `sediment up --tls` (docs/run/security.md)")
@@ -91,3 +98,19 @@ def up(
             for text in stack.watch():
                 say(text)
         say("stopping ...")
+
+
+@contextmanager
+def _said_to_go_on(what: str) -> Iterator[None]:
+    """Say every few seconds that the block runs: a build or a recovery may take minutes."""
+    began_s, has_ended = time.monotonic(), Event()
+
+    def repeat() -> None:
+        while not has_ended.wait(SAY_INTERVAL_S):
+            say(f"{what}: {time.monotonic() - began_s:.0f} s so far")
+
+    Thread(target=repeat, name="progress", daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()

@@ -1,12 +1,17 @@
 """Run `sediment up --store` over the kind of store that TEST_STORE names, as a process."""
 
+import fcntl
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from services.local.data_directory import StackEndpoints, Store, running_stack
+from services.local.stack import own_environment
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.recorders import trap
@@ -93,3 +98,24 @@ def test_up_names_the_tool_that_is_missing_before_it_starts_anything(tmp_path: P
     assert needs in line
     assert line.endswith("; install it and start again")
     assert {each.name for each in data_dir.iterdir()} == {"sediment-data", "lock"}
+
+
+def test_up_says_that_it_goes_on_while_another_process_builds(tmp_path: Path) -> None:
+    name = {"gcs": "fake-gcs", "azure": "azurite"}[KIND]
+    cache = tmp_path / "cache" / "sediment"
+    cache.mkdir(parents=True)
+    command = [sys.executable, "-m", "services.cli", "up", "--store", KIND]
+    environment = own_environment({"XDG_CACHE_HOME": str(cache.parent)})
+    with (cache / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(
+            [*command, "--data-dir", str(tmp_path / "data")],
+            env=environment,
+            text=True,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stderr is not None
+            said = [process.stderr.readline() for _ in range(3)]
+            process.kill()
+    assert re.fullmatch("still starting: [4-9] s so far\n", said[1])
+    assert re.fullmatch(r"still starting: \d+ s so far\n", said[2])
