@@ -5,10 +5,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 
 from services.local.seaweedfs import S3Endpoint
+from services.rsm.backends.contract import NetworkBackendContract
 from services.rsm.backends.protocol import StorageBackend
+from services.rsm.factory import build_backend
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, StoredKeys
 from tests.harness.stores import keys_in
@@ -58,3 +61,19 @@ def with_properties(settings: RsmSettings, folder: Path, properties: str) -> Rsm
     file = folder / "locations.toml"
     file.write_text(f'[[location]]\n{entry}prefix = "{settings.prefix}"\n{properties}\n')
     return settings.model_copy(update={"locations_file": file})
+
+
+class BackendOfSettings(NetworkBackendContract):
+    """Of the store that the fixture `settings` describes."""
+
+    @pytest.fixture
+    def prefix(self, settings: RsmSettings) -> str:
+        return settings.prefix
+
+    @pytest.fixture
+    def backend(self, settings: RsmSettings) -> StorageBackend:
+        return build_backend(settings)
+
+    @pytest.fixture
+    def another(self, settings: RsmSettings) -> StorageBackend:
+        return build_backend(settings)

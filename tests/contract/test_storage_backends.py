@@ -6,12 +6,12 @@ import pytest
 
 from services.local.process import LOOPBACK
 from services.local.seaweedfs import S3Endpoint
-from services.rsm.backends.contract import NetworkBackendContract, StorageBackendContract
+from services.rsm.backends.contract import StorageBackendContract
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend
 from services.rsm.settings import RsmSettings
-from tests.contract.rsm_over_s3 import settings_for
+from tests.contract.rsm_over_s3 import BackendOfSettings, settings_for
 from tests.harness.local_servers import free_ports
 
 
@@ -29,22 +29,10 @@ class TestFiles(StorageBackendContract):
         return FilesystemStorage(tmp_path / "nowhere")
 
 
-class TestS3(NetworkBackendContract):
+class TestS3(BackendOfSettings):
     @pytest.fixture
     def settings(self, s3: S3Endpoint) -> RsmSettings:
         return settings_for(s3)
-
-    @pytest.fixture
-    def prefix(self, settings: RsmSettings) -> str:
-        return settings.prefix
-
-    @pytest.fixture
-    def backend(self, settings: RsmSettings) -> StorageBackend:
-        return build_backend(settings)
-
-    @pytest.fixture
-    def another(self, settings: RsmSettings) -> StorageBackend:
-        return build_backend(settings)
 
     @pytest.fixture
     def without_bucket(self, settings: RsmSettings) -> StorageBackend:

@@ -1,36 +1,36 @@
 """RSM over a store that is slow, narrow, overloaded or cut off now and then: nobody notices."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from services.api.errors import RemoteResourceNotFoundError
-from services.api.remote_storage_manager import IndexType
 from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
-    LARGE,
     MIB,
     Files,
     RemoteStorageManagerContract,
     StoredKeys,
     copied,
-    fetched,
-    index,
     some_bytes,
 )
 from tests.contract.rsm_over_s3 import everything_in, settings_for
-from tests.contract.rsm_through_faults import IDEMPOTENT, SILENCE_MS, rsm_behind
+from tests.contract.rsm_through_faults import (
+    IDEMPOTENT,
+    SILENCE_MS,
+    Weather,
+    assert_is_copied_read_and_deleted,
+    rsm_behind,
+    weather_of,
+)
 from tests.harness.faults import (
     Answer,
     BlackHole,
-    Cut,
     Delay,
     Direction,
-    Faults,
     Reset,
     Stall,
     Throttle,
@@ -68,27 +68,9 @@ class TestThroughAnUnsteadyConnection(RemoteStorageManagerContract):
         return everything_in(build_backend(settings), settings.prefix)
 
 
-Weather = Callable[[Faults], None]
-
-
-WEATHER: dict[str, Weather] = {
-    "high latency": lambda faults: faults.add(Delay(40, jitter_ms=80), times=None),
-    "little bandwidth": lambda faults: faults.add(Throttle(20 * MIB), times=None),
-    "many 503": lambda faults: faults.storm(Answer(503), 0.3),
+WEATHER: dict[str, Weather] = weather_of(IDEMPOTENT, "UploadPart") | {
     "a storm of 503": lambda faults: faults.storm(Answer(503), 1, for_ms=500),
     "many 500": lambda faults: faults.storm(Answer(500), 0.3, operations=IDEMPOTENT),
-    "many resets of requests": lambda faults: faults.storm(
-        Reset(None, Direction.REQUEST), 0.3, operations=IDEMPOTENT
-    ),
-    "many answers lost": lambda faults: faults.storm(
-        Reset(None, Direction.RESPONSE), 0.3, operations=IDEMPOTENT
-    ),
-    "parts reset in the middle": lambda faults: faults.add(
-        Reset(MIB, Direction.REQUEST), operation="UploadPart", times=3
-    ),
-    "parts cut off in the middle": lambda faults: faults.add(
-        Cut(MIB, Direction.REQUEST), operation="UploadPart", times=3
-    ),
     "fetches reset in the middle": lambda faults: faults.add(
         Reset(2 * MIB, Direction.RESPONSE), operation="GetObject", times=3
     ),
@@ -131,23 +113,6 @@ def test_a_segment_is_copied_read_and_deleted_though_the_store_falls_silent(
     behind = rsm_behind(proxy, settings, retries=_RETRIES, read_timeout_ms=SILENCE_MS)
     with behind as rsm:
         assert_is_copied_read_and_deleted(rsm, proxy, weather)
-
-
-def assert_is_copied_read_and_deleted(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, weather: Weather
-) -> None:
-    files = Files(some_bytes(LARGE))
-    weather(proxy.faults)
-    try:
-        metadata = copied(rsm, files)
-        assert fetched(rsm, metadata) == files.log
-        kind = IndexType.TIMESTAMP
-        assert index(rsm, metadata, kind) == files.indexes[kind]
-        rsm.delete_log_segment_data(metadata)
-    finally:
-        proxy.faults.clear()
-    with pytest.raises(RemoteResourceNotFoundError):
-        fetched(rsm, metadata)
 
 
 def test_a_part_may_take_longer_to_send_than_a_connection_to_come_about(

@@ -1,6 +1,6 @@
 """RSM over a cloud's store that is slow, overloaded or cut off now and then: nobody notices."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -8,10 +8,8 @@ import urllib3
 
 from services.api.errors import (
     CorruptSegmentError,
-    RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
-from services.api.remote_storage_manager import IndexType
 from services.local.emulators import StoreEmulator
 from services.rsm.backends.protocol import Part
 from services.rsm.factory import build_backend, build_manager
@@ -22,22 +20,22 @@ from tests.contract.remote_storage_manager_contract import (
     Files,
     copied,
     fetched,
-    index,
     some_bytes,
 )
 from tests.contract.rsm_over_s3 import everything_in
+from tests.contract.rsm_through_faults import (
+    Weather,
+    assert_is_copied_read_and_deleted,
+    weather_of,
+)
 from tests.harness.eventually import eventually
 from tests.harness.faults import (
     Answer,
     BlackHole,
     Corrupt,
-    Cut,
-    Delay,
     Direction,
-    Faults,
     Reset,
     Stall,
-    Throttle,
 )
 from tests.harness.http_proxy import HttpProxy
 from tests.stores.conftest import KIND, StoreSettings
@@ -62,25 +60,8 @@ def operation_of(method: str, target: str) -> str:
     return COMPLETING if is_one else method
 
 
-Weather = Callable[[Faults], None]
-
-WEATHER: dict[str, Weather] = {
-    "high latency": lambda faults: faults.add(Delay(40, jitter_ms=80), times=None),
-    "little bandwidth": lambda faults: faults.add(Throttle(20 * MIB), times=None),
-    "many 503": lambda faults: faults.storm(Answer(503), 0.3),
+WEATHER: dict[str, Weather] = weather_of(REPEATED, "PUT") | {
     "many 500": lambda faults: faults.storm(Answer(500), 0.3),
-    "many resets of requests": lambda faults: faults.storm(
-        Reset(None, Direction.REQUEST), 0.3, operations=REPEATED
-    ),
-    "many answers lost": lambda faults: faults.storm(
-        Reset(None, Direction.RESPONSE), 0.3, operations=REPEATED
-    ),
-    "bodies reset in the middle": lambda faults: faults.add(
-        Reset(MIB, Direction.REQUEST), operation="PUT", times=3
-    ),
-    "bodies cut off in the middle": lambda faults: faults.add(
-        Cut(MIB, Direction.REQUEST), operation="PUT", times=3
-    ),
     "a body answered by silence": lambda faults: faults.add(BlackHole(), operation="PUT"),
     "a fetch reset in the middle": lambda faults: faults.add(
         Reset(MIB, Direction.RESPONSE), operation="GET"
@@ -115,17 +96,7 @@ def rsm(proxy: HttpProxy, store_settings: StoreSettings) -> Iterator[ObjectRemot
 def test_a_segment_is_copied_read_and_deleted(
     rsm: ObjectRemoteStorageManager, proxy: HttpProxy, weather: Weather
 ) -> None:
-    files = Files(some_bytes(LARGE))
-    weather(proxy.faults)
-    metadata = copied(rsm, files)
-    assert fetched(rsm, metadata) == files.log
-    kind = IndexType.TIMESTAMP
-    assert index(rsm, metadata, kind) == files.indexes[kind]
-    rsm.delete_log_segment_data(metadata)
-
-    proxy.faults.clear()
-    with pytest.raises(RemoteResourceNotFoundError):
-        fetched(rsm, metadata)
+    assert_is_copied_read_and_deleted(rsm, proxy, weather)
 
 
 @pytest.mark.parametrize("direction", Direction)

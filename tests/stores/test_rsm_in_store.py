@@ -11,7 +11,6 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.segment_objects import SegmentObjects, all_multipart_uploads
 from services.local.emulators import StoreEmulator
 from services.local.process import LOOPBACK
-from services.rsm.backends.contract import NetworkBackendContract
 from services.rsm.backends.protocol import StorageBackend, had_no_answer
 from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -21,7 +20,7 @@ from tests.contract.remote_storage_manager_contract import (
     StoredKeys,
     a_segment,
 )
-from tests.contract.rsm_over_s3 import everything_in
+from tests.contract.rsm_over_s3 import BackendOfSettings, everything_in
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
 from tests.harness.local_servers import free_ports
 from tests.stores.conftest import KIND, LISTS_UPLOADS, StoreSettings
@@ -66,22 +65,10 @@ class TestObjectsInCloud(TestObjectsInStore):
         self.store.backend.abort_upload(begun)
 
 
-class TestBackend(NetworkBackendContract):
+class TestBackend(BackendOfSettings):
     lists_uploads = LISTS_UPLOADS
     # A write to HDFS takes half a second.
-    listed_objects = 50 if KIND == "hdfs" else NetworkBackendContract.listed_objects
-
-    @pytest.fixture
-    def prefix(self, settings: RsmSettings) -> str:
-        return settings.prefix
-
-    @pytest.fixture
-    def backend(self, settings: RsmSettings) -> StorageBackend:
-        return build_backend(settings)
-
-    @pytest.fixture
-    def another(self, settings: RsmSettings) -> StorageBackend:
-        return build_backend(settings)
+    listed_objects = 50 if KIND == "hdfs" else BackendOfSettings.listed_objects
 
     @pytest.fixture
     def without_bucket(self, store_settings: StoreSettings) -> StorageBackend:
