@@ -95,14 +95,14 @@ class SegmentLivesInBatches:
             segments = [log.next_segment() for log in logs]
             adds = pb.AddRemoteLogSegmentMetadataBatchRequest(adds=map(_addition, segments))
             for added in stub.AddRemoteLogSegmentMetadataBatch(adds).outcomes:
-                _require_applied(added.result)
+                _require_applied(added.result, added)
             yield len(segments)
             for state in UPDATES:
                 updates = pb.UpdateRemoteLogSegmentMetadataBatchRequest(
                     updates=[_update(segment, state) for segment in segments]
                 )
                 for updated in stub.UpdateRemoteLogSegmentMetadataBatch(updates).outcomes:
-                    _require_applied(updated.result)
+                    _require_applied(updated.result, updated)
                 yield len(segments)
 
 
@@ -156,6 +156,7 @@ def _update(
     return pb.UpdateRemoteLogSegmentMetadataRequest(update=update_to_proto(update))
 
 
-def _require_applied(outcome: object) -> None:
+def _require_applied(outcome: object, answer: object = None) -> None:
+    """Raise RuntimeError, with `answer` if the outcome is one of a batch, which may be an error."""
     if not getattr(outcome, "applied", False):
-        raise RuntimeError(f"a transition was not applied: {outcome}")
+        raise RuntimeError(f"a transition was not applied: {answer or outcome}")
