@@ -243,7 +243,9 @@ def _of_rlmm(world: World) -> Iterator[Operation]:
     yield Operation(
         f"look-up of {BATCH} in a batch",
         CALLS,
-        repeated(lambda: rlmm.remote_log_segment_metadata_batch([SegmentLookup(tp, 0, 0)] * BATCH)),
+        repeated(
+            lambda: list(rlmm.remote_log_segment_metadata_batch([SegmentLookup(tp, 0, 0)] * BATCH))
+        ),
         tolerance=_STRAY,
     )
     yield Operation(

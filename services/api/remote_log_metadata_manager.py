@@ -315,10 +315,10 @@ class RemoteLogMetadataManager(Protocol):
 
     def remote_log_segment_metadata_batch(
         self, lookups: Sequence[SegmentLookup]
-    ) -> list[LookupOutcome]:
+    ) -> Iterable[LookupOutcome]:
         """Look up at most MAX_BATCH offsets at once; return one outcome for each, in order.
 
-        An error is that item's and stops no other.
+        An error is that item's and stops no other. Outcomes may arrive while they are read.
 
         Raises:
             InvalidRequestError: the batch is empty or too large.

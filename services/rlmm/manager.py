@@ -176,9 +176,9 @@ class SqlRemoteLogMetadataManager:
 
     def remote_log_segment_metadata_batch(
         self, lookups: Sequence[SegmentLookup]
-    ) -> list[LookupOutcome]:
+    ) -> Iterator[LookupOutcome]:
         require_count(lookups, "lookups", MAX_BATCH)
-        return self._transactions.read(find_segments, lookups)
+        return self._transactions.read_each(lambda it: find_segments(it, lookups))
 
     def remote_log_segment_metadata_by_id(
         self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]

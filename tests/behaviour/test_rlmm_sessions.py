@@ -1,12 +1,13 @@
 """What RLMM needs of a session: set in it, asked back, refused by name, left when it is lost."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from uuid import uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from services.api.calls import MutationContext
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
@@ -157,7 +158,7 @@ def test_sessions_have_a_greatest_age(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("sqlstate", ["25006", "08P01", "0A000", "26000", "42P05"])
-@pytest.mark.parametrize("work", ["change", "read", "look-up", "scan"])
+@pytest.mark.parametrize("work", ["change", "read", "batch", "look-up", "scan"])
 def test_an_error_that_condemns_a_session_discards_all_of_them(
     engine: Engine, sqlstate: str, work: str
 ) -> None:
@@ -167,9 +168,27 @@ def test_an_error_that_condemns_a_session_discards_all_of_them(
     works: dict[str, Callable[[], object]] = {
         "change": lambda: transactions.change(lambda connection: connection.execute(text(fail))),
         "read": lambda: transactions.read(lambda connection: connection.execute(text(fail))),
+        "batch": lambda: list(transactions.read_each(lambda c: iter(c.execute(text(fail))))),
         "look-up": lambda: transactions.read_row(fail, {}),
         "scan": lambda: transactions.read_in_transaction(lambda c: c.execute(text(fail))),
     }
     with pytest.raises(RemoteStorageError):
         works[work]()
     assert before.isdisjoint(in_each_session(engine, "SELECT 1"))
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_rows_that_were_read_are_not_read_again(engine: Engine, rows: int) -> None:
+    """A session that fails before its first row is left for another one; later it is an error."""
+    failures = ["DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '0A000'; END $$"]
+
+    def query(connection: Connection) -> Iterator[int]:
+        yield from range(rows)
+        if failures:
+            connection.execute(text(failures.pop()))
+        yield from range(rows, 4)
+
+    read: list[int] = []
+    with pytest.raises(RemoteStorageError) if rows else nullcontext():
+        read.extend(Transactions(engine).read_each(query))
+    assert read == ([0, 1] if rows else [0, 1, 2, 3])

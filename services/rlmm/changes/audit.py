@@ -118,7 +118,7 @@ def event_row(
         "call_id": call.request_id,
         "from_state": event.from_state,
         "to_state": event.to_state,
-        "segment_id": None if event.segment_id is None else event.segment_id.hex,
+        "segment_id": event.segment_id,
         "key": event.key,
         "request_id": context.request_id,
         "reason": context.reason,

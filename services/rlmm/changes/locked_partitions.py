@@ -279,7 +279,7 @@ def ensure_partitions(
     known = {(row.topic_id, row.partition) for row in run(connection, KNOWN, rows)}
     if created := keys - known:
         lock_topics(connection, tps)
-        topics: list[JsonRow] = [{"topic_id": id.hex, "name": name} for id, name in names.items()]
+        topics: list[JsonRow] = [{"topic_id": id, "name": name} for id, name in names.items()]
         run(connection, CREATE_TOPICS, topics)
         run(connection, CREATE, rows)
     return created
@@ -300,7 +300,7 @@ def lock_all_of_topic(connection: Connection, topic_id: UUID) -> None:
 
 
 def _topic_rows(topic_ids: Iterable[UUID]) -> list[JsonRow]:
-    return [{"topic_id": id.hex} for id in topic_ids]
+    return [{"topic_id": id} for id in topic_ids]
 
 
 def _lock(connection: Connection, statement: str, keys: Iterable[PartitionKey]) -> Iterable[AnyRow]:

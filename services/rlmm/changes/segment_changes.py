@@ -1,7 +1,6 @@
 """Add segments, and move them from state to state."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import TypeAlias
@@ -309,13 +308,12 @@ class _Moves:
         moved = self._moves[-1] if self._moves else None
         is_moved = moved is not None and moved.update is item.update
         kept_until_ms = moved.kept_until_ms if moved and is_moved else kept_until_ms_of(stored)
-        outcome = replace(outcome, kept_until_ms=kept_until_ms)
-        if item.update.state is not DELETE_STARTED:
-            return outcome
-        sent, named = item.update.custom_metadata, stored.custom_metadata
-        if sent is not None and stored.state in (STARTED.value, FINISHED.value):
-            named = sent
-        return replace(outcome, custom_metadata=named)
+        named = None
+        if item.update.state is DELETE_STARTED:
+            sent, named = item.update.custom_metadata, stored.custom_metadata
+            if sent is not None and stored.state in (STARTED.value, FINISHED.value):
+                named = sent
+        return MutationOutcome(outcome.applied, outcome.revision, named, kept_until_ms)
 
     def _move(self, item: SegmentUpdate, change: Change) -> MutationOutcome:
         segment_id = segment_id_of(item)
@@ -343,8 +341,9 @@ class _Moves:
             (custom, custom if sent is None else sent),
             is_superseded=is_superseded(item.context),
         )
-        move = Move(item.update, stored.state, outcome.revision, item.context.plan_id)
-        self._moves.append(replace(move, kept_until_ms=kept_until_ms))
+        plan_id, revision = item.context.plan_id, outcome.revision
+        move = Move(item.update, stored.state, revision, plan_id, kept_until_ms=kept_until_ms)
+        self._moves.append(move)
         return outcome
 
 

@@ -1,5 +1,7 @@
 """Store how far metadata topics of other clusters have been imported, and list it."""
 
+from dataclasses import asdict
+
 from sqlalchemy import Connection
 
 from services.api.errors import ConcurrentUpdateError
@@ -35,12 +37,7 @@ def advance(connection: Connection, item: SegmentImport) -> bool:
     position = item.position
     if position is None:
         return True
-    values = {
-        "cluster_id": position.cluster_id,
-        "topic_id": position.topic_id,
-        "partition": position.partition,
-        "next_offset": position.next_offset,
-    }
+    values = asdict(position)
     row = execute(connection, _READ, values).fetchone()
     stored = None if row is None else SourcePosition(*row)
     if stored == position:

@@ -1,6 +1,7 @@
 """Convert between rows and Kafka's nouns."""
 
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -124,11 +125,12 @@ def event_key_of(tp: TopicIdPartition, end_offset: int, broker_leader_epoch: int
 
 TOTALS = ("finished_segments", "finished_bytes", "live_segments", "live_bytes", "saved_bytes")
 """Columns of `partitions`: the fields of SegmentTotals. Changes of segments move them."""
+_totals = attrgetter(*TOTALS)
 
 
 def totals_of(row: AnyRow) -> SegmentTotals:
     """Return the totals in the columns TOTALS of a row."""
-    return SegmentTotals(*(getattr(row, name) for name in TOTALS))
+    return SegmentTotals(*_totals(row))
 
 
 def _ms(time: str) -> str:

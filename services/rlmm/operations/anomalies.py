@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from services.api.operations import (
 from services.api.validation import require_count
 from services.rlmm.changes.audit import Event
 from services.rlmm.changes.batch import Change
-from services.rlmm.database.db import JsonRow, execute, run
+from services.rlmm.database.db import execute, run
 from services.rlmm.database.limits import Page, Query, check_text
 from services.rlmm.database.rows import EPOCH, AnyRow, ms_of
 
@@ -70,7 +70,8 @@ def check_report(anomalies: Sequence[Anomaly], run_id: str) -> None:
 def report(connection: Connection, anomalies: Sequence[Anomaly], run_id: str) -> None:
     """Count each anomaly once for the run; see RemoteLogMetadataManager.report_anomalies."""
     rows = {_id_of(anomaly): anomaly for anomaly in anomalies}
-    run(connection, REPORT, [_row(*each) for each in rows.items()], {"run_id": run_id})
+    values = [{**asdict(anomaly), "anomaly_id": id} for id, anomaly in rows.items()]
+    run(connection, REPORT, values, {"run_id": run_id})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +151,6 @@ def _id_of(anomaly: Anomaly) -> UUID:
         anomaly.object_key,
     )
     return UUID(bytes=hashlib.sha256(repr(known_by).encode()).digest()[:16])
-
-
-def _row(anomaly_id: UUID, anomaly: Anomaly) -> JsonRow:
-    return {
-        "anomaly_id": anomaly_id.hex,
-        "kind": anomaly.kind.value,
-        "topic_id": anomaly.topic_id.hex,
-        "partition": anomaly.partition,
-        "segment_id": anomaly.segment_id.hex,
-        "object_key": anomaly.object_key,
-        "detail": anomaly.detail,
-    }
 
 
 def _size_bytes(row: AnyRow) -> int:

@@ -106,10 +106,7 @@ def report(connection: Connection, run: ToolRun, counts: Sequence[RunCounts]) ->
     # One row for all topics of the run, so that a later run over the same ones replaces it.
     of_all = UUID(bytes=hashlib.sha256(repr(topics).encode()).digest()[:16])
     by_scope = {each.topic_id or of_all: each for each in counts}
-    rows = [
-        {**asdict(each), "topic_id": each.topic_id and each.topic_id.hex, "scope": scope.hex}
-        for scope, each in by_scope.items()
-    ]
+    rows = [{**asdict(each), "scope": scope} for scope, each in by_scope.items()]
     values = {**asdict(run), "kind": run.kind.value, "outcome": run.outcome.value}
     run_statement(connection, _RECORD, rows, {**values, "topics": topics})
     if of_all in by_scope:

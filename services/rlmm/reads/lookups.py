@@ -1,7 +1,7 @@
 """Look up segments by offset and by id, highest offsets, sizes and revisions."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -224,18 +224,21 @@ SEGMENTS_FOR_OFFSETS = f"""
     ) AS found"""
 
 
-def find_segments(connection: Connection, lookups: Sequence[SegmentLookup]) -> list[LookupOutcome]:
+def find_segments(
+    connection: Connection, lookups: Sequence[SegmentLookup]
+) -> Iterator[LookupOutcome]:
     """Look up segments; see RemoteLogMetadataManager.remote_log_segment_metadata_batch."""
     wanted = [_wanted(place, lookup) for place, lookup in enumerate(lookups)]
+    outcomes: dict[int, LookupOutcome] = {}
+    present = 0
     # Rows are read while the database looks up the next ones: both take about as long.
-    outcomes = {
-        row.place: _outcome(row, lookups[row.place].topic_id_partition)
-        for row in stream(connection, SEGMENTS_FOR_OFFSETS, wanted, ROWS_AT_A_TIME)
-    }
-    return [
-        outcomes[place] if place in outcomes else unknown_partition(lookup.topic_id_partition)
-        for place, lookup in enumerate(lookups)
-    ]
+    for row in stream(connection, SEGMENTS_FOR_OFFSETS, wanted, ROWS_AT_A_TIME):
+        outcomes[row.place] = _outcome(row, lookups[row.place].topic_id_partition)
+        while present in outcomes:
+            yield outcomes.pop(present)
+            present += 1
+    for place in range(present, len(lookups)):
+        yield outcomes.get(place) or unknown_partition(lookups[place].topic_id_partition)
 
 
 def _wanted(place: int, lookup: SegmentLookup) -> JsonRow:

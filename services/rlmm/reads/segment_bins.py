@@ -122,22 +122,13 @@ def _read_bins(
         width = max(-(-(last - origin + 1) // query.bins), 1)
         statement, more = _bins(query.axis, _EACH_BIN), {"origin": origin, "width": width}
     rows = execute(connection, statement, {**values, **more})
-    return tuple(
-        SegmentBin(
-            state=RemoteLogSegmentState(row.state),
-            segments=row.segments,
-            first=row.first,
-            last=row.last,
-            start_offset=row.start_offset,
-            end_offset=row.end_offset,
-            max_timestamp_ms=row.max_timestamp_ms,
-            size_bytes=row.size_bytes,
-            lowest_leader_epoch=row.lowest_leader_epoch,
-            highest_leader_epoch=row.highest_leader_epoch,
-            segment_id=UUID(row.segment_id) if row.segments == 1 else None,
-        )
-        for row in rows
-    )
+    return tuple(map(_bin, rows))
+
+
+def _bin(row: AnyRow) -> SegmentBin:
+    only = UUID(row.segment_id) if row.segments == 1 else None
+    state = RemoteLogSegmentState(row.state)
+    return SegmentBin(**{**row._asdict(), "state": state, "segment_id": only})
 
 
 def _read_holes(connection: Connection, values: Mapping[str, object]) -> tuple[OffsetRange, ...]:

@@ -2,7 +2,7 @@
 and runs of tools over them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
@@ -70,7 +70,7 @@ def lookup_from_proto(message: pb.GetRemoteLogSegmentMetadataRequest) -> Segment
 
 
 def lookup_outcomes_to_proto(
-    outcomes: Sequence[LookupOutcome],
+    outcomes: Iterable[LookupOutcome],
 ) -> pb.GetRemoteLogSegmentMetadataBatchResponse:
     response = pb.GetRemoteLogSegmentMetadataBatchResponse()
     for outcome in outcomes:

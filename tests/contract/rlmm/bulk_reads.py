@@ -42,7 +42,7 @@ class LookupBatches(RlmmContractPart):
             for epoch in (0, 2, 5, 9)
             for partition in (self.tp, other)
         ]
-        found = self.rlmm.remote_log_segment_metadata_batch(lookups)
+        found = list(self.rlmm.remote_log_segment_metadata_batch(lookups))
         singly = [
             self.rlmm.remote_log_segment_metadata(
                 lookup.topic_id_partition, lookup.epoch_for_offset, lookup.offset
@@ -59,18 +59,14 @@ class LookupBatches(RlmmContractPart):
         assert id_of(stored.value) == id_of(found)
         unknown = TopicIdPartition(uuid4(), "orders", 0)
         renamed = TopicIdPartition(self.tp.topic_id, "payments", 0)
-        outcomes = self.rlmm.remote_log_segment_metadata_batch(
-            [
-                SegmentLookup(unknown, 0, 5),
-                SegmentLookup(self.tp, 0, 5),
-                SegmentLookup(renamed, 0, 5),
-                SegmentLookup(self.tp, 0, 10),
-                SegmentLookup(self.tp, 0, 5),
-            ]
+        tps, offsets = (unknown, self.tp, renamed, self.tp, self.tp, unknown), (5, 5, 5, 10, 5, 6)
+        first, second, third, *others, last = self.rlmm.remote_log_segment_metadata_batch(
+            [SegmentLookup(tp, 0, offset) for tp, offset in zip(tps, offsets, strict=True)]
         )
-        assert isinstance(outcomes[0], RemoteResourceNotFoundError)
-        assert isinstance(outcomes[2], InvalidRequestError)
-        assert [outcomes[1], outcomes[3], outcomes[4]] == [stored, none_at(2), stored]
+        assert isinstance(first, RemoteResourceNotFoundError)
+        assert isinstance(third, InvalidRequestError)
+        assert [second, *others] == [stored, none_at(2), stored]
+        assert isinstance(last, RemoteResourceNotFoundError)
 
     def test_a_look_up_in_a_deleted_partition_finds_none(self) -> None:
         self.put_deletion(MARKED, PARTITION_STARTED, PARTITION_FINISHED)
@@ -90,7 +86,7 @@ class LookupBatches(RlmmContractPart):
         outcomes = self.rlmm.remote_log_segment_metadata_batch(
             [SegmentLookup(self.tp, 0, 5)] * MAX_BATCH
         )
-        assert outcomes == [self.rlmm.remote_log_segment_metadata(self.tp, 0, 5)] * MAX_BATCH
+        assert list(outcomes) == [self.rlmm.remote_log_segment_metadata(self.tp, 0, 5)] * MAX_BATCH
 
 
 class SegmentsById(RlmmContractPart):
