@@ -10,6 +10,7 @@ is imported, and fails there if their fields differ.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
+from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, get_args, get_origin
 from typing import get_type_hints as type_hints_of
@@ -258,10 +259,8 @@ def _default_of(each: "Field[Any]", may_be_none: bool, unset: Mapping[str, Enum]
 def getter_of(field: _Field, value: _Value, default: Any) -> _Getter:
     """Return what reads a field; an absent one is `default`, or is refused if that is MISSING."""
     name, read = field.name, value.read
-
-    def get(message: Any) -> Any:
-        found = getattr(message, name)
-        return found if read is None else read(found, name)
+    plain: _Getter = attrgetter(name)
+    get = plain if read is None else lambda message: read(plain(message), name)
 
     def get_required(message: Any) -> Any:
         require_set(message, name)
