@@ -71,9 +71,8 @@ def weather_of(repeated: frozenset[str], write: str) -> dict[str, Weather]:
     }
 
 
-def assert_is_copied_read_and_deleted(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, weather: Weather
-) -> None:
+def assert_survives(rsm: ObjectRemoteStorageManager, proxy: HttpProxy, weather: Weather) -> None:
+    """Copy, read and delete a segment in this weather."""
     files = Files(some_bytes(LARGE))
     weather(proxy.faults)
     try:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -19,6 +20,7 @@ from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, copied, some_bytes
+from tests.contract.rsm_over_s3 import with_properties
 from tests.harness.clocks import Clock
 from tests.harness.eventually import eventually
 from tests.harness.published import growth
@@ -118,6 +120,16 @@ def test_no_url_is_asked_for_a_short_read(reading: Reading) -> None:
     segment = copied(reading.rsm, FILES)
     assert reading.read(segment, 7, 1005) == FILES.log[7:1006]
     assert (reading.rsm.opened, reading.rsm.streamed) == (0, 1)
+
+
+def test_no_url_is_asked_for_a_transformed_segment(settings: RsmSettings, tmp_path: Path) -> None:
+    settings = settings.model_copy(update={"direct_reads": True})
+    compressing = with_properties(settings, tmp_path, 'compression = "zstd"')
+    with closing(build_manager(compressing)) as manager:
+        reading = Reading(CountingRsm(manager))
+        segment = copied(reading.rsm, FILES)
+        assert reading.read(segment, 0, SIZE - 1) == FILES.log
+        assert (reading.rsm.opened, reading.rsm.streamed) == (0, 1)
 
 
 def test_a_url_is_asked_for_again_before_it_expires(reading: Reading) -> None:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -200,6 +200,18 @@ def test_objects_that_were_deleted_by_hand_are_put_back(
     site.assert_served()
 
 
+def recover(site: Site, restore: str, rebuild: Sequence[str], started: str) -> None:
+    """Run a chapter's commands, the first of them while neither RLM nor RLMM runs."""
+    site.rlm.stop()
+    site.world.rlmm.kill()
+    site.run(restore)
+    site.world.rlmm.start()
+    for command in rebuild:
+        site.run(command)
+    site.rlm.start()
+    site.run(started)
+
+
 def test_a_bucket_that_was_rolled_back_has_its_database_beside_it_again(
     site: Site, timed: Callable[[], None]
 ) -> None:
@@ -211,13 +223,7 @@ def test_a_bucket_that_was_rolled_back_has_its_database_beside_it_again(
     site.wait_until_copied()
     site.delete(*(site.objects().keys() - then.keys()))
     timed()
-    site.rlm.stop()
-    site.world.rlmm.stop()
-    site.run(restore)
-    site.world.rlmm.start()
-    site.run(rebuild)
-    site.rlm.start()
-    site.run(started)
+    recover(site, restore, [rebuild], started)
     site.wait_until_copied()
     site.assert_served()
 
@@ -231,14 +237,7 @@ def test_a_database_that_is_gone_is_filled_from_the_bucket(
     site.run("sediment db maintain")
     site.postgres.drop_database("tier")
     timed()
-    site.rlm.stop()
-    site.world.rlmm.kill()
-    site.run(create)
-    site.world.rlmm.start()
-    site.run(rebuild)
-    site.run(confirm)
-    site.rlm.start()
-    site.run(started)
+    recover(site, create, [rebuild, confirm], started)
     site.assert_served()
     assert "billing" in site.run("sediment topics show bench")
     assert "an audit runs" in site.run("sediment holds")
@@ -254,13 +253,7 @@ def test_a_database_of_last_night_lacks_nothing_that_the_bucket_has(
     site.wait_until_copied()
     site.postgres.drop_database("tier")
     timed()
-    site.rlm.stop()
-    site.world.rlmm.kill()
-    site.run(restore)
-    site.world.rlmm.start()
-    site.run(rebuild)
-    site.rlm.start()
-    site.run(started)
+    recover(site, restore, [rebuild], started)
     site.assert_served()
 
 

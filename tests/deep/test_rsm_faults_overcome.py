@@ -22,7 +22,7 @@ from tests.contract.rsm_through_faults import (
     IDEMPOTENT,
     SILENCE_MS,
     Weather,
-    assert_is_copied_read_and_deleted,
+    assert_survives,
     rsm_behind,
     weather_of,
 )
@@ -102,7 +102,7 @@ def one_rsm(one_proxy: HttpProxy, s3: S3Endpoint) -> Iterator[ObjectRemoteStorag
 def test_a_segment_is_copied_read_and_deleted(
     one_rsm: ObjectRemoteStorageManager, one_proxy: HttpProxy, weather: Weather
 ) -> None:
-    assert_is_copied_read_and_deleted(one_rsm, one_proxy, weather)
+    assert_survives(one_rsm, one_proxy, weather)
 
 
 @pytest.mark.parametrize("weather", SILENCES.values(), ids=list(SILENCES))
@@ -112,7 +112,7 @@ def test_a_segment_is_copied_read_and_deleted_though_the_store_falls_silent(
     """By RSM that soon asks again. In other weather it is patient: POSTs are not repeated."""
     behind = rsm_behind(proxy, settings, retries=_RETRIES, read_timeout_ms=SILENCE_MS)
     with behind as rsm:
-        assert_is_copied_read_and_deleted(rsm, proxy, weather)
+        assert_survives(rsm, proxy, weather)
 
 
 def test_a_part_may_take_longer_to_send_than_a_connection_to_come_about(

@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 from services.api.errors import DirectReadRefusedError, NotServedError, ThrottledError
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_storage_manager import LogDigest, OpenedLogSegment, RemoteStorageManager
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, is_transformed
 from services.common.single_flight import SingleFlight
 
 _log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ def _ignore(*_: object) -> None:
 class DirectReader:
     """Read ranges of logs by URLs, each chunk verified, or stream them by RSM. Thread-safe.
 
-    RSM streams what it has no URL for, and what the store does not return or returns damaged:
-    its errors name the fault. A URL is used for several reads of its log.
+    RSM streams what has no URL, as transformed logs, and what the store does not return or returns
+    damaged: its errors name the fault. A URL is used for several reads of its log.
 
     Args:
         on_read: called with the size of each verified chunk.
@@ -102,7 +102,7 @@ class DirectReader:
     def _open(self, metadata: RemoteLogSegmentMetadata, size_bytes: int) -> OpenedLogSegment | None:
         """Return a log's URL and digests; None if the log is to be streamed."""
         name = metadata.remote_log_segment_id
-        if self._clock() < self._off_until_s:
+        if self._clock() < self._off_until_s or is_transformed(metadata.custom_metadata):
             return None
         found = self._opened.cached(name)
         if found is not None or size_bytes < self._shortest_bytes:
