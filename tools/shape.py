@@ -25,7 +25,7 @@ BUDGETS = {
     "services/common": 2_150,
     "services/rpc": 6_076,
     "services/rsm": 11_964,
-    "services/rlmm": 10_490,
+    "services/rlmm": 10_494,
     "services/workflows": 5_178,
     "services/rlm": 20_650,
     "services/records services/client": 2_212,

@@ -166,12 +166,8 @@ class SqlRemoteLogMetadataManager:
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
         require_int32(epoch_for_offset, "epoch_for_offset")
         require_int64(offset, "offset")
-        return lookups.find_segment(
-            self._transactions,
-            lookups.SEGMENT_FOR_OFFSET,
-            topic_id_partition,
-            epoch_for_offset,
-            offset,
+        return lookups.segment_for_offset(
+            self._transactions, topic_id_partition, epoch_for_offset, offset
         )
 
     def remote_log_segment_metadata_batch(

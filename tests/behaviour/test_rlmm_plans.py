@@ -202,15 +202,13 @@ def with_a_hole(any_statistics: dict[int, LongHistory]) -> dict[int, LongHistory
     return any_statistics
 
 
+@pytest.mark.parametrize("search", ["REFERENCED_FOR_OFFSET", "SEGMENT_FOR_OFFSET"])
 @pytest.mark.parametrize("where", OFFSETS)
 def test_a_look_up_costs_the_same_in_any_history(
-    with_a_hole: dict[int, LongHistory], where: str
+    with_a_hole: dict[int, LongHistory], where: str, search: str
 ) -> None:
-    costs = [
-        look_up(history, lookups.SEGMENT_FOR_OFFSET, OFFSETS[where](history))
-        for history in with_a_hole.values()
-    ]
-    require_equal_costs(costs)
+    statement, offset_in = getattr(lookups, search), OFFSETS[where]
+    require_equal_costs([look_up(e, statement, offset_in(e)) for e in with_a_hole.values()])
 
 
 @pytest.mark.parametrize("where", ["first offset", "hit", "hole", "past the end"])

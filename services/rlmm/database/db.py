@@ -93,6 +93,9 @@ PARTITIONS_IN_ORDER = """partitions AS p CROSS JOIN LATERAL (
 IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
 """SQL condition for the partitions that reads return."""
 
+_Session: TypeAlias = "psycopg.Connection[Any]"
+_Work: TypeAlias = Callable[[PoolProxiedConnection, _Session], T]
+
 
 class Transactions:
     """Run transactions and reads, retry them, and raise our own errors.
@@ -187,14 +190,9 @@ class Transactions:
             RetriableRemoteStorageError: the database is unreachable or busy.
         """
         with _measured("look_up"):
-            return self._retry_if_condemned(lambda: self._read_row_once(statement, parameters))
-
-    def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
-        with self._pooled() as (pooled, connection):
-            prepared = pooled.info.get(statement)
-            if prepared is None:
-                prepared = pooled.info[statement] = PreparedRead(connection, statement)
-            return prepared.row(parameters)
+            return self._in_session(
+                lambda pooled, connection: _prepared(pooled, connection, statement).row(parameters)
+            )
 
     def check_session(self) -> None:
         """Verify that a session is still the one that RLMM began, and may write.
@@ -203,21 +201,17 @@ class Transactions:
             RetriableRemoteStorageError: neither it nor a new one is.
         """
         with _measured("look_up"):
-            self._retry_if_condemned(self._check_session_once)
+            self._in_session(lambda pooled, _: verify_session(pooled))
 
-    def _check_session_once(self) -> None:
-        with self._pooled() as (pooled, _):
-            verify_session(pooled)
-
-    def _retry_if_condemned(self, reading: Callable[[], T]) -> T:
-        """Retry a read once in new sessions: a stale session fails until a rollback."""
+    def _in_session(self, work: _Work[T]) -> T:
+        """Run `work` outside of a transaction, once more in a new session if one is condemned."""
         try:
-            with self._discarding():
-                return reading()
+            return self._once_in_session(work)
         except (DBAPIError, psycopg.Error) as e:
             if not _is_condemned(e):
                 raise
-        return reading()
+        self._engine.dispose()
+        return self._once_in_session(work)
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:
@@ -229,20 +223,17 @@ class Transactions:
                 self._engine.dispose()
             raise
 
-    @contextmanager
-    def _pooled(self) -> "Iterator[tuple[PoolProxiedConnection, psycopg.Connection[Any]]]":
+    def _once_in_session(self, work: _Work[T]) -> T:
         pooled = self._engine.raw_connection()
         connection = pooled.driver_connection
         assert isinstance(connection, psycopg.Connection)
         try:
             connection.autocommit = True
-            yield pooled, connection
+            return work(pooled, connection)
         finally:
             self._release(pooled, connection)
 
-    def _release(
-        self, pooled: PoolProxiedConnection, connection: "psycopg.Connection[Any]"
-    ) -> None:
+    def _release(self, pooled: PoolProxiedConnection, connection: _Session) -> None:
         if connection.closed:
             pooled.invalidate()
             # The same cause has ended the other sessions: discard all of them.
@@ -270,6 +261,13 @@ class Transactions:
             self._engine.begin() as connection,
         ):
             return query(connection, *args, **named)
+
+
+def _prepared(pooled: PoolProxiedConnection, connection: _Session, statement: str) -> PreparedRead:
+    prepared: PreparedRead | None = pooled.info.get(statement)
+    if prepared is None:
+        prepared = pooled.info[statement] = PreparedRead(connection, statement)
+    return prepared
 
 
 def _is_condemned(e: DBAPIError | psycopg.Error) -> bool:

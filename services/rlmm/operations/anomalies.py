@@ -160,14 +160,8 @@ def _size_bytes(row: AnyRow) -> int:
 
 
 def _seen(row: AnyRow) -> RecordedAnomaly:
-    anomaly = Anomaly(
-        kind=AnomalyKind(row.kind),
-        topic_id=row.topic_id,
-        partition=row.partition,
-        segment_id=row.segment_id,
-        object_key=row.object_key,
-        detail=row.detail,
-    )
+    of = row.topic_id, row.partition, row.segment_id, row.object_key, row.detail
+    anomaly = Anomaly(AnomalyKind(row.kind), *of)
     return RecordedAnomaly(
         anomaly, ms_of(row.first_seen), ms_of(row.last_seen), row.times_seen, row.run_ids[-1]
     )

@@ -145,6 +145,7 @@ def _size_bytes(row: AnyRow) -> int:
 
 
 def _recorded(row: AnyRow) -> RecordedRun:
+    done = row.segments, row.done_segments, row.done_bytes, row.failed_segments
     return RecordedRun(
         kind=RunKind(row.kind),
         run_id=row.run_id,
@@ -155,11 +156,5 @@ def _recorded(row: AnyRow) -> RecordedRun:
         ended_ms=ms_of(row.ended_at),
         last_ended_ms=ms_of(row.last_ended_at),
         duration_ms=row.duration_ms,
-        counts=RunCounts(
-            row.topic_id,
-            row.segments,
-            row.done_segments,
-            row.done_bytes,
-            row.failed_segments,
-        ),
+        counts=RunCounts(row.topic_id, *done),
     )
