@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from secrets import token_hex
 from typing import Any, Protocol, TypeAlias, TypeVar
-from uuid import uuid4
 
 import grpc
 
@@ -218,5 +218,5 @@ def _call_metadata() -> Metadata:
     """Pass on the id of the served call, so that logs can be joined by it, and its trace."""
     request_id = current_call().request_id
     if request_id == IN_PROCESS.request_id:
-        request_id = uuid4().hex
+        request_id = token_hex(16)
     return [(REQUEST_ID_KEY, request_id), *call_headers()]

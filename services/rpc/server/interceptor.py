@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from secrets import token_hex
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import grpc
 from grpc_status import rpc_status
@@ -369,4 +369,4 @@ def _request_id(headers: Iterable[tuple[str, str]]) -> str:
     for key, text in headers:
         if key == REQUEST_ID_KEY and text.isprintable() and 0 < len(text) <= MAX_REQUEST_ID_LENGTH:
             return text
-    return uuid4().hex
+    return token_hex(16)
