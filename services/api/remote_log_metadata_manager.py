@@ -318,7 +318,7 @@ class RemoteLogMetadataManager(Protocol):
     ) -> Iterable[LookupOutcome]:
         """Look up at most MAX_BATCH offsets at once; return one outcome for each, in order.
 
-        An error is that item's and stops no other. Outcomes may arrive while they are read.
+        An error is that item's and stops no other. The call may fail while outcomes are read.
 
         Raises:
             InvalidRequestError: the batch is empty or too large.

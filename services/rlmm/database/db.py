@@ -213,16 +213,6 @@ class Transactions:
         self._engine.dispose()
         return self._once_in_session(work)
 
-    @contextmanager
-    def _discarding(self) -> Iterator[None]:
-        """Discard all sessions if one is condemned: the same cause has spoilt the others."""
-        try:
-            yield
-        except (DBAPIError, psycopg.Error) as e:
-            if _is_condemned(e):
-                self._engine.dispose()
-            raise
-
     def _once_in_session(self, work: _Work[T]) -> T:
         pooled = self._engine.raw_connection()
         connection = pooled.driver_connection
@@ -245,6 +235,16 @@ class Transactions:
             pooled.invalidate(e)  # The connection is within a statement.
         else:
             pooled.close()
+
+    @contextmanager
+    def _discarding(self) -> Iterator[None]:
+        """Discard all sessions if one is condemned: the same cause has spoilt the others."""
+        try:
+            yield
+        except (DBAPIError, psycopg.Error) as e:
+            if _is_condemned(e):
+                self._engine.dispose()
+            raise
 
     def read_in_transaction(
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **named: P.kwargs
